@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # command lines are read without torch
+    from biascope.derivatives.one_pass import OnePass
     from biascope.runs.run import Run
 
 DRAWS = 400  # networks to draw
@@ -60,13 +61,13 @@ class Sampling:
                 f"draws must be at least 2 to estimate a spread, got {self.draws}. Pass draws=100 or more."
             )
 
-    def amount(self, operations: float | None, weights: int, size: int | None, run: Run) -> Amount:
+    def amount(self, one: OnePass | None, weights: int, size: int | None, run: Run) -> Amount:
         """What to draw: as asked for; else as much of the usual amount as fits into a number of operations.
 
         Nothing is timed, so a repeated command draws the same.
 
         Args:
-            operations: Of a forward pass of one input; ``None`` where they are not known.
+            one: What a pass of one input takes; ``None`` where that is not known.
             weights: Of one network.
             size: 1 if inputs alone are drawn.
             run: Device.
@@ -76,7 +77,8 @@ class Sampling:
             return Amount(self.draws)
         budget = _BUDGET["cpu" if run.torch_device.type == "cpu" else "cuda"]
         fewer = (usual, *(Amount(draws, parts) for draws, parts in _FEWER))
-        fitting = (each for each in fewer if each.operations(operations or 0.0, weights, size) <= budget)
+        each = 0.0 if one is None else one.operations
+        fitting = (amount for amount in fewer if amount.operations(each, weights, size) <= budget)
         return next(fitting, fewer[-1])
 
 
@@ -115,14 +117,14 @@ class Amount:
         inputs, times = (self.mean_inputs, 1) if shared else (self.mean_inputs + self.geometry_inputs, 2)
         return self.draws * (inputs * _BACKWARD * each + times * weights * _DRAWN)
 
-    def told(self, operations: float | None, size: int | None) -> str:
+    def told(self, one: OnePass | None, size: int | None) -> str:
         """A sentence for who expects the usual amount; empty where it is that."""
-        if (self.draws, self.parts) == (DRAWS, 1) or operations is None:
+        if (self.draws, self.parts) == (DRAWS, 1) or one is None:
             return ""
         inputs, usual = (self.point_inputs, POINT_INPUTS) if size == 1 else (self.mean_inputs, MEAN_INPUTS)
         drawn = "sets of inputs" if size == 1 else "networks"
         at = f", each {'of' if size == 1 else 'at'} {inputs} of the usual {usual} inputs" if inputs < usual else ""
         return (
             f"This scan draws {self.draws} of the usual {DRAWS} {drawn}{at}, since one usual draw of this network takes about "
-            f"{operations * _BACKWARD * usual / 1e9:,.2g} GFLOP. Intervals are wider than usual. --draws {DRAWS} asks for all."
+            f"{one.operations * _BACKWARD * usual / 1e9:,.0f} GFLOP. Intervals are wider than usual. --draws {DRAWS} asks for all."
         )

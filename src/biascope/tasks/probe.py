@@ -143,7 +143,7 @@ class Probe:
         return [leaf for leaf in tree_leaves(self.inputs(0, 1, run)) if isinstance(leaf, Tensor)]
 
     @functools.cached_property
-    def _members_at_once(self) -> int:
+    def members_at_once(self) -> int:
         """Members whose inputs are drawn in one go: fewer where they are so large that a block would not fit into memory."""
         assert self._sampler is not None
         one = self._sampler(generator_for(torch.device("cpu"), self._seed, "size of an input"), 1)
@@ -159,7 +159,7 @@ class Probe:
         if not self.fresh:
             return placed(self._points, device, run.dtype, copy=True)
         assert self._sampler is not None
-        sampler, members = self._sampler, self._members_at_once
+        sampler, members = self._sampler, self.members_at_once
         parts = []
         while start < stop:
             block, first = divmod(start, members)

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from biascope.derivatives.draw_times import operations_of
+from biascope.derivatives.draw_times import pass_of
 from biascope.derivatives.sampling import Amount, Sampling
 from biascope.families.family import Family
 from biascope.families.source import checkpoint_files, family_of, parse_shape, usual_shape
@@ -185,9 +185,9 @@ def probes(size: int | None, shape: tuple[int, ...], sampling: Sampling, amount:
 def _measure(
     family: Family, shape: tuple[int, ...], sampling: Sampling, data: Arrays | None, run: Run
 ) -> Iterator[Result]:
-    operations = operations_of(family, shape, run) if sampling.draws is None else None
-    amount = sampling.amount(operations, family.num_parameters, family.size, run)
-    if told := amount.told(operations, family.size):
+    one = pass_of(family, shape, run) if sampling.draws is None else None
+    amount = sampling.amount(one, family.num_parameters, family.size, run)
+    if told := amount.told(one, family.size):
         warnings.warn(told, stacklevel=2)
     common = {"draws": amount.draws, "readout": sampling.readout, "seed": sampling.seed, "run": run}
     for name, probe in probes(family.size, shape, sampling, amount).items():
