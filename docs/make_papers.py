@@ -19,7 +19,7 @@ import numpy as np
 
 from biascope import papers
 from biascope.papers import verdicts
-from biascope.papers.verdicts import STANDINGS, Outcome, Standing
+from biascope.papers.verdicts import STANDINGS, Conclusion, Standing
 from biascope.results import draw
 from biascope.results.claim import Claim
 from biascope.results.finding import FigureOfPaper
@@ -34,19 +34,20 @@ _BLOCK = re.compile(r"(<!-- (standing|claims) -->\n).*?(<!-- end -->)", re.DOTAL
 _KINDS = {"paper": "", "ours": " (bound of ours)", "check": " (check of our own code)"}
 
 
-def standing_block(paper: papers.Paper, outcomes: Sequence[Outcome], records: Sequence[Record]) -> str:
+def standing_block(paper: papers.Paper, conclusions: Sequence[Conclusion], records: Sequence[Record]) -> str:
     """Where a paper stands: how many statements at which level, what it took, and a forest plot."""
+    counted = f"**{len(conclusions)} statements: {_counted(conclusions)}.**"
     return f"""
 {_cell(paper.title)}
 
-**{len(outcomes)} statements: {_counted(outcomes)}.** {_effort(records)} [What the words mean](../reproduce.md#what-the-verdicts-mean).
+{counted} {_effort(records)} [What the words mean](../reproduce.md#what-the-verdicts-mean).
 
 ![Each statement's numbers against the bound that the paper sets](../gallery/{paper.name}.png)
 """
 
 
-def _counted(outcomes: Sequence[Outcome]) -> str:
-    counts = {name: sum(each.verdict == name for each in outcomes) for name in STANDINGS}
+def _counted(conclusions: Sequence[Conclusion]) -> str:
+    counts = {name: sum(each.verdict == name for each in conclusions) for name in STANDINGS}
     return listed([f"{count} {name}" for name, count in counts.items() if count])
 
 
@@ -100,7 +101,7 @@ def _device(record: Record) -> str:
     return "CPU" if record.device.startswith("cpu") else "GPU"
 
 
-def statements_page(outcomes: Sequence[Outcome]) -> str:
+def statements_page(conclusions: Sequence[Conclusion]) -> str:
     """All statements in one table."""
     head = ("paper", "where in the paper", "statement", "standing", "claims", "remark")
     rows = [
@@ -112,7 +113,7 @@ def statements_page(outcomes: Sequence[Outcome]) -> str:
             ", ".join(f"{number} {verdict}" for verdict, number in each.counted.items()) or None,
             each.remark,
         )
-        for each in outcomes
+        for each in conclusions
     ]
     dropped = [
         (paper.name, each.figure, each.claim, each.verdict, each.reason)
@@ -165,9 +166,9 @@ def _shown(figure: FigureOfPaper, records: Sequence[Record], gallery: Path) -> s
     return "\n".join([*lines, ""])
 
 
-def forest(outcomes: Sequence[Outcome], dark: bool = False) -> Figure:
+def forest(conclusions: Sequence[Conclusion], dark: bool = False) -> Figure:
     """A row per statement: where the intervals of its deciding claims lie beside the bound that the paper sets."""
-    shown = [each for each in outcomes if any(claim.measured for claim in each.claims)]
+    shown = [each for each in conclusions if any(claim.measured for claim in each.claims)]
     picture = draw.blank(1.0 + 0.22 * len(shown), "Right of the line a number agrees with the paper.")
     picture.set_size_inches(9.0, picture.get_size_inches()[1])
     axes, palette = draw.panel(picture, dark), draw.PALETTE[dark]
@@ -247,20 +248,20 @@ def _cell(value: Any) -> str:
 def pages(docs: Path, results: Path | None = None) -> Iterator[tuple[Path, str]]:
     """Every page that is made here or has blocks that are, and its text."""
     standings = verdicts.standings(results=results)
-    outcomes = verdicts.outcomes(standings)
+    conclusions = verdicts.conclusions(standings)
     found = [papers.find(name) for name in papers.names()]
     figures = [figure for paper in found for figure in paper.figures]
     runs = {(each.paper, each.number): list(verdicts.committed(each, results=results).values()) for each in figures}
-    yield docs / "statements.md", statements_page(outcomes)
+    yield docs / "statements.md", statements_page(conclusions)
     yield docs / "gallery" / "README.md", gallery_page(docs / "gallery", figures, runs)
     readme = docs.parent / "README.md"
     if readme.exists():
-        counted = _counted(outcomes).replace(" ", " are ", 1)
-        told = f"Of {len(outcomes)} statements in six papers, {counted}."
+        counted = _counted(conclusions).replace(" ", " are ", 1)
+        told = f"Of {len(conclusions)} statements in six papers, {counted}."
         yield readme, _BLOCK.sub(lambda part: f"{part[1]}{told}\n{part[3]}", readme.read_text(encoding="utf-8"))
     for paper in found:
         path = docs / "papers" / f"{paper.name}.md"
-        own = [each for each in outcomes if each.paper == paper.name]
+        own = [each for each in conclusions if each.paper == paper.name]
         records = [record for (name, _), each in runs.items() if name == paper.name for record in each]
         blocks = {
             "standing": standing_block(paper, own, records),
@@ -287,9 +288,9 @@ def main() -> None:
     """Write the pages and draw the forest plots."""
     for path, text in pages(DOCS):
         path.write_text(text, encoding="utf-8")
-    outcomes = verdicts.outcomes(verdicts.standings())
+    conclusions = verdicts.conclusions(verdicts.standings())
     for name in papers.names():
-        drawn = forest([each for each in outcomes if each.paper == name])
+        drawn = forest([each for each in conclusions if each.paper == name])
         drawn.savefig(DOCS / "gallery" / f"{name}.png", dpi=130, facecolor="#fefdfb")
 
 

@@ -13,8 +13,8 @@ inconclusive, or not run.
 # -----------------------
 #
 # A *claim* is one sentence of a paper with the number that decides it and a tolerance. We take figure 4 of *Neural
-# anisotropy directions* (2020). It shows what pooling does to the training of a linear model. The tolerance was fixed
-# before the claim's first run beyond smoke.
+# anisotropy directions* (2020). It shows what pooling does to the training of a linear model. A claim whose tolerance
+# is newer than its number says so, and decides nothing.
 
 import tempfile
 from collections import Counter

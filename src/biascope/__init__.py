@@ -36,95 +36,13 @@ A network, a data set, a measurement, a figure and a command are one file each, 
 
 from __future__ import annotations
 
+from functools import cache as _cache
 from typing import TYPE_CHECKING
 
 __version__ = "0.2.0"
 
-# Where each public name lives. Imported when first used, so that `import biascope` and `biascope --help` stay instant.
-_HOMES = {
-    "Estimate": "results.estimate",
-    "Run": "runs.run",
-    "Network": "families.network",
-    "Family": "families.family",
-    "Probe": "tasks.probe",
-    "Basis": "tasks.bases",
-    "Task": "tasks.task",
-    "Arrays": "tasks.task",
-    "along_directions": "tasks.task",
-    "samples_of": "tasks.samples",
-    "Recipe": "training.recipe",
-    "Trajectory": "training.fit",
-    "fit": "training.fit",
-    "Observer": "training.observer",
-    "hook": "training.observer",
-    "input_gradient": "derivatives.gradients",
-    "input_difference": "derivatives.gradients",
-    "linearize": "derivatives.linearize",
-    "tangent_gram": "kernels.gram",
-    "TangentKernel": "kernels.products",
-    "alignment": "kernels.products",
-    "GradientCovariance": "derivatives.operators",
-    "Matrix": "derivatives.operators",
-    "LinearOperator": "derivatives.operators",
-    "Spectrum": "derivatives.spectrum",
-    "eigenpairs": "derivatives.spectrum",
-    "subspace_similarity": "derivatives.spectrum",
-    "GradientSampler": "derivatives.covariance",
-    "gradient_covariance": "derivatives.covariance",
-    "selftest": "kernels.selftest",
-    "Result": "results.result",
-    "CovarianceResult": "measures.covariance",
-    "common_directions": "measures.covariance.compare",
-    "write_report": "results.report",
-    "family_of": "families.source",
-    "Scan": "measures.scan",
-    "scan": "measures.scan",
-}
-
-__all__ = [
-    "Arrays",
-    "Basis",
-    "CovarianceResult",
-    "Estimate",
-    "Family",
-    "GradientCovariance",
-    "GradientSampler",
-    "LinearOperator",
-    "Matrix",
-    "Network",
-    "Observer",
-    "Probe",
-    "Recipe",
-    "Result",
-    "Run",
-    "Scan",
-    "Spectrum",
-    "TangentKernel",
-    "Task",
-    "Trajectory",
-    "__version__",
-    "alignment",
-    "along_directions",
-    "common_directions",
-    "eigenpairs",
-    "family_of",
-    "fit",
-    "gradient_covariance",
-    "hook",
-    "input_difference",
-    "input_gradient",
-    "linearize",
-    "load",
-    "measure",
-    "network",
-    "samples_of",
-    "scan",
-    "selftest",
-    "subspace_similarity",
-    "tangent_gram",
-    "write_report",
-]
-
+# Every public name that is not a function of this file: those of the library, and the measurements. Type checkers read these lines,
+# and so does `_homes`. A name is imported when it is first used, so that `import biascope` and `biascope --help` stay instant.
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -132,39 +50,31 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from biascope.derivatives.covariance import GradientSampler, gradient_covariance
-    from biascope.derivatives.gradients import input_difference, input_gradient
-    from biascope.derivatives.linearize import linearize
-    from biascope.derivatives.operators import GradientCovariance, LinearOperator, Matrix
-    from biascope.derivatives.spectrum import Spectrum, eigenpairs, subspace_similarity
-    from biascope.families.family import Family
-    from biascope.families.network import Network
-    from biascope.families.source import family_of
-    from biascope.kernels.gram import tangent_gram
-    from biascope.kernels.products import TangentKernel, alignment
-    from biascope.kernels.selftest import selftest
-    from biascope.measures.covariance import CovarianceResult
-    from biascope.measures.covariance.compare import common_directions
-    from biascope.measures.scan import Scan, scan
-    from biascope.results.estimate import Estimate
-    from biascope.results.report import write_report
-    from biascope.results.result import Result
-    from biascope.runs.run import Run
-    from biascope.tasks.bases import Basis
-    from biascope.tasks.probe import Probe
-    from biascope.tasks.samples import samples_of
-    from biascope.tasks.task import Arrays, Task, along_directions
-    from biascope.training.fit import Trajectory, fit
-    from biascope.training.observer import Observer, hook
-    from biascope.training.recipe import Recipe
-
-# Every measurement under its name, for editors and type checkers. At run time `__getattr__` finds it by the name of its file.
-if TYPE_CHECKING:
+    from biascope.derivatives.covariance import GradientSampler as GradientSampler
+    from biascope.derivatives.covariance import gradient_covariance as gradient_covariance
+    from biascope.derivatives.gradients import input_difference as input_difference
+    from biascope.derivatives.gradients import input_gradient as input_gradient
+    from biascope.derivatives.linearize import linearize as linearize
+    from biascope.derivatives.operators import GradientCovariance as GradientCovariance
+    from biascope.derivatives.operators import LinearOperator as LinearOperator
+    from biascope.derivatives.operators import Matrix as Matrix
+    from biascope.derivatives.spectrum import Spectrum as Spectrum
+    from biascope.derivatives.spectrum import eigenpairs as eigenpairs
+    from biascope.derivatives.spectrum import subspace_similarity as subspace_similarity
+    from biascope.families.family import Family as Family
+    from biascope.families.network import Network as Network
+    from biascope.families.source import family_of as family_of
+    from biascope.kernels.gram import tangent_gram as tangent_gram
+    from biascope.kernels.products import TangentKernel as TangentKernel
+    from biascope.kernels.products import alignment as alignment
+    from biascope.kernels.selftest import selftest as selftest
     from biascope.measures.advise import advise as advise
     from biascope.measures.aliasing import aliasing as aliasing
     from biascope.measures.anisotropy_directions import anisotropy_directions as anisotropy_directions
     from biascope.measures.average_geometry import average_geometry as average_geometry
     from biascope.measures.channel_patterns import channel_patterns as channel_patterns
+    from biascope.measures.covariance import CovarianceResult as CovarianceResult
+    from biascope.measures.covariance.compare import common_directions as common_directions
     from biascope.measures.dictionary import dictionary as dictionary
     from biascope.measures.directional_bias import directional_bias as directional_bias
     from biascope.measures.disentanglement import disentanglement as disentanglement
@@ -180,9 +90,26 @@ if TYPE_CHECKING:
     from biascope.measures.pooling_theory import pooling_theory as pooling_theory
     from biascope.measures.recovery import recovery as recovery
     from biascope.measures.sample_score import sample_score as sample_score
+    from biascope.measures.scan import Scan as Scan
+    from biascope.measures.scan import scan as scan
     from biascope.measures.tangent_kernel import tangent_kernel as tangent_kernel
     from biascope.measures.task_addition import task_addition as task_addition
     from biascope.measures.task_negation import task_negation as task_negation
+    from biascope.results.estimate import Estimate as Estimate
+    from biascope.results.report import write_report as write_report
+    from biascope.results.result import Result as Result
+    from biascope.runs.run import Run as Run
+    from biascope.tasks.bases import Basis as Basis
+    from biascope.tasks.probe import Probe as Probe
+    from biascope.tasks.samples import samples_of as samples_of
+    from biascope.tasks.task import Arrays as Arrays
+    from biascope.tasks.task import Task as Task
+    from biascope.tasks.task import along_directions as along_directions
+    from biascope.training.fit import Trajectory as Trajectory
+    from biascope.training.fit import fit as fit
+    from biascope.training.observer import Observer as Observer
+    from biascope.training.observer import hook as hook
+    from biascope.training.recipe import Recipe as Recipe
 
 
 def network(name: str) -> Callable[..., nn.Module]:
@@ -211,18 +138,29 @@ def load(folder: Path | str) -> Result:
     return registry.load(folder)
 
 
+@_cache
+def _homes() -> dict[str, str]:
+    """The module of each name that this file imports for type checkers alone."""
+    import ast
+
+    with open(__file__, encoding="utf-8") as file:
+        imports = (node for node in ast.walk(ast.parse(file.read())) if isinstance(node, ast.ImportFrom))
+    return {name.asname: str(node.module) for node in imports for name in node.names if name.asname == name.name}
+
+
 if not TYPE_CHECKING:  # a type checker would take any misspelt name for one that this finds
 
     def __getattr__(name: str) -> Any:
         from importlib import import_module
 
-        if name in _HOMES:
-            return getattr(import_module(f"biascope.{_HOMES[name]}"), name)
-        if not name.startswith("_"):
-            from biascope.results import registry
+        from biascope.results import registry
 
-            if name in registry.names():
-                return registry.find(name)
+        if name in _homes():
+            return getattr(import_module(_homes()[name]), name)
+        if name == "__all__":
+            return [each for each in __dir__() if each not in registry.names()]
+        if not name.startswith("_") and name in registry.names():
+            return registry.find(name)
         raise AttributeError(f"module 'biascope' has no attribute {name!r}")
 
 
@@ -230,4 +168,5 @@ def __dir__() -> list[str]:
     """The public names: those of ``__all__``, and every measurement."""
     from biascope.results.registry import names
 
-    return sorted({*__all__, *names()})
+    own = (name for name, value in globals().items() if callable(value) and not name.startswith("_"))
+    return sorted({"__version__", *own, *_homes(), *names()})

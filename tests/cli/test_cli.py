@@ -136,7 +136,7 @@ def test_list_version_and_cite(call: Call) -> None:
 def test_selftest_passes_on_a_right_network_and_fails_on_broken_ones(call: Call, tmp_path: Path) -> None:
     status, out, _ = call("selftest", "tiny.py:build", "--input", "1x8x8")
     assert status == 0
-    assert "All 10 checks passed" in out
+    assert "All 11 checks passed" in out
     (tmp_path / "broken.py").write_text(BROKEN)
     for name in ("noisy", "coupled", "wrong_backward"):
         status, out, err = call("selftest", f"broken.py:{name}", "--input", "1x8x8")
@@ -151,7 +151,7 @@ def test_selftest_tells_a_kink_from_a_wrong_backward_pass(call: Call, tmp_path: 
     assert (status, err) == (0, "")
     assert "kink   weight jvp equals differences" in out
     assert "Input gradients are not affected." in out
-    assert "All 10 checks passed" in out
+    assert "All 11 checks passed" in out
 
 
 KINKED = """

@@ -155,6 +155,7 @@ def test_the_time_of_a_network_that_no_memory_holds_is_told(folder: Path) -> Non
         (["kernel", "net.py:build", *ON_DATA, "--on", "ray"], "--dry-run works only on this machine"),
         (["merge", "apply", *FILES, "--weight", "0.4", "--out", "a.safetensors"], "The output must not exist yet"),
         (["reproduce", "nads2020", "1", "--effort", "none"], "effort"),
+        (["reproduce", "patterns2021", "theorem 5.1", "--network", "lenet"], "is run for all of its networks together"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_as_ever(words: list[str], sentence: str, folder: Path, temporary: Path) -> None:

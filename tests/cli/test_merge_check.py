@@ -17,10 +17,11 @@ from torch import nn
 from typer.testing import CliRunner
 
 from biascope.cli.merge import app
-from biascope.editing.candidates import Reading, candidates_of
+from biascope.editing.candidates import candidates_of
 from biascope.editing.encoder_source import encoder_of, headless_vit
 from biascope.editing.encoders.attention import hiding
 from biascope.editing.encoders.bert import BertShape, bert
+from biascope.editing.reading import Reading
 from biascope.editing.vectors import TaskVector
 from biascope.families import weights
 from biascope.measures.merge_check.result import MergeCheck

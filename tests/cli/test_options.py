@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
 import re
 import subprocess
 import sys
 import typing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,7 +68,7 @@ SHARED = shared()
 
 
 def test_a_file_is_a_command() -> None:
-    files = {path.stem.removesuffix("_") for path in Path(cli.__file__).parent.glob("[!_]*.py")}
+    files = {found.name.removesuffix("_") for found in pkgutil.iter_modules(cli.__path__) if found.name[0] != "_"}
     assert {words.split()[0] for words in COMMANDS} == files - {"options", "printing"}
     group = typer.main.get_command(app)
     listed = group.list_commands(typer.Context(group))

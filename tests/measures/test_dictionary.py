@@ -15,7 +15,7 @@ from biascope.families.family import Family
 from biascope.families.network import Network
 from biascope.measures.dictionary import dictionary
 from biascope.measures.dictionary.kernels import LOWEST, RIDGES, mean_frequency
-from biascope.measures.dictionary.result import Dictionary, over_signals, rank_agreement, ranking
+from biascope.measures.dictionary.result import Dictionary, over_signals, rank_agreement
 from biascope.networks import builder
 from biascope.results import signal_pictures as pictures
 from biascope.runs.run import Run
@@ -189,21 +189,14 @@ def test_one_network_is_drawn_once_and_finished_networks_are_kept(tmp_path: Path
     assert sum(path.stat().st_size for path in stamps) < 60_000  # no kernel is kept
 
 
-def test_networks_are_ranked_by_what_they_are_predicted_to_do() -> None:
+def test_networks_are_scored_by_what_they_are_predicted_to_do() -> None:
     target = smooth(4, 16, 16)
     results = [dictionary(siren(omega=o), target, draws=2, atoms=1, run=CPU) for o in (1.0, 10.0, 200.0)]
-    order = ranking(results)
-    assert next(iter(order)) == "SIREN 10"
-    assert set(order) == {"SIREN 1", "SIREN 10", "SIREN 200"}
-    values = [score.value for score in order.values()]
-    assert values == sorted(values, reverse=True)
-    assert ranking(results, by="concentration")["SIREN 10"].value == pytest.approx(results[1].concentration.mean())
+    best = max(results, key=lambda each: each.score("predicted").mean())
+    assert best.subject == "SIREN 10"
+    assert best.score("concentration").mean() == pytest.approx(best.concentration.mean())
     with pytest.raises(ValueError, match="by must be 'predicted' or 'concentration', got 'x'"):
-        ranking(results, by="x")
-    with pytest.raises(ValueError, match="same signals"):
-        ranking([results[0], dictionary(FAMILY, smooth(2, 16, 16), draws=1, atoms=1, run=CPU)])
-    with pytest.raises(ValueError, match="at least one dictionary"):
-        ranking([])
+        best.score("x")
 
 
 def test_intervals_hold_the_spread_of_signals_and_of_networks() -> None:

@@ -375,7 +375,8 @@ def test_a_run_folder_without_results_is_told_so(tmp_path: Path) -> None:
 def test_a_builder_and_a_written_shape_are_taken_as_they_are(model: str) -> None:
     done = scan(lambda: built(model), input="1x8x8", draws=8, run=Run(device="cpu"), report=False)
     assert "needs more draws" in done.results[0].sentence()
-    with pytest.raises(ValueError, match="one network"):
-        scan(built(model), input="1x8x8")
+    alone = scan(built(model), input="1x8x8", draws=8, run=Run(device="cpu"), report=False)
+    assert [result.measurement for result in alone.results] == ["average_geometry"]
+    assert alone.results[0].at_given_weights
     with pytest.raises(ValueError, match="for a builder"):
         Family.point(lambda: built(model))

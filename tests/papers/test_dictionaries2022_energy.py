@@ -65,9 +65,7 @@ def test_a_reconstruction_is_a_training_on_half_of_the_pixels_from_the_measured_
     np.testing.assert_allclose(later[10][0], found[10][0, :, :2], rtol=1e-4)
 
 
-def test_a_published_number_is_compared_with_the_spread_of_single_draws() -> None:
-    assert energy._distance_in_deviations(np.array([1.0, 3.0, 5.0]), 7.0) == pytest.approx(2.0)
-    assert np.isnan(energy._distance_in_deviations(np.array([2.0, 2.0]), 7.0))
+def test_single_draws_differ_by_seed_and_begin_like_long_runs() -> None:
     family = energy.family_of("FFN-1", SMOKE, CPU)
     assert family is not None
     signals = energy.signals(SMOKE, CPU)

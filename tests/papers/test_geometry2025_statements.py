@@ -275,7 +275,19 @@ def test_random_planes_are_orthonormal_and_differ_by_repeat() -> None:
 
 
 def test_a_statement_whose_claims_differ_says_how() -> None:
-    found = {each.statement.key: each for each in verdicts.outcomes(verdicts.standings())}
+    found = {each.statement.key: each for each in verdicts.conclusions(verdicts.standings())}
     outcome = found["mlp_learns_circles"]
     assert outcome.verdict == "inconclusive"
     assert "radii" in outcome.remark
+
+
+@pytest.mark.parametrize("number", ["2", "3", "4"])
+def test_trainings_record_a_precision_that_is_not_that_of_the_run(
+    number: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    if number != "3":
+        request.getfixturevalue("data_root")  # skips where there are no images
+    figure = papers.figure("geometry2025", number)
+    for module in (along_eigenvectors, motion):
+        monkeypatch.setattr(module, "precisions", lambda families, run, large="tf32": {"precision: LeNet": large})
+    assert "precision: LeNet" in figure("smoke", CPU).settings

@@ -417,9 +417,9 @@ def test_training_accuracy_is_evidence_in_s10() -> None:
 
 
 def test_two_statements_are_not_decided_by_our_experiments() -> None:
-    outcomes = {
-        each.statement.key: each for each in verdicts.outcomes(verdicts.standings()) if each.paper == "nads2020"
+    conclusions = {
+        each.statement.key: each for each in verdicts.conclusions(verdicts.standings()) if each.paper == "nads2020"
     }
     for key in ("mixed_is_noisier", "mlp_everywhere"):
-        assert outcomes[key].verdict == "inconclusive"
-        assert outcomes[key].remark == outcomes[key].statement.undecided != ""
+        assert conclusions[key].verdict == "inconclusive"
+        assert conclusions[key].remark == conclusions[key].statement.undecided != ""

@@ -15,17 +15,8 @@ ABOUT_TRAINING = {  # claims whose own number tells whether networks trained
     "sgd_largest_training_error_percent",
     "runs_that_converge_percent",
     "runs_with_t_within_its_bounds_percent",
-    "runs_with_t_t_minus_percent",
     "least_share_of_channels_that_follow_f_5_percent",
 }
-
-
-def test_every_statement_has_a_claim_of_its_own_terms() -> None:
-    claims = [claim for figure in PAPER.figures for claim in figure.claims]
-    own = {claim.of for claim in claims if claim.kind == "paper" and not claim.post_hoc}
-    assert {each.key for each in PAPER.statements if not each.untested} == own
-    unnamed = [claim for figure in PAPER.figures for claim in figure.claims if not claim.of]
-    assert {claim.kind for claim in unnamed} == {"check"}
 
 
 def test_claims_about_trained_networks_ask_whether_they_trained() -> None:

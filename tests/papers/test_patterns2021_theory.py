@@ -54,7 +54,7 @@ def test_a_figure_runs_draws_and_agrees_with_what_is_known(figure: FigureOfPaper
         "remark E.1": {"inputs_of_d_vc_over_shattered_points"},
         "theorem 6.1": {"largest_4b_root_log_d_m_over_1_6cd_at_the_theorem_s_m"},
         "theorem 6.1 error": set(),
-        "theorem 7.1": {"runs_with_t_t_minus_percent", "f_3_median_count_over_the_printed_one"},
+        "theorem 7.1": {"f_3_median_count_over_the_printed_one"},
     }[figure.number]
     assert {name for name, verdict in found.items() if verdict == "not reproduced"} == wrong
     assert "reproduced" in found.values()

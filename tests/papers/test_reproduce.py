@@ -704,13 +704,13 @@ def test_statements_are_the_denominator(paper: ModuleType, checkout: Path) -> No
     run_figure()
     merging.merge("runs")
     found = verdicts.standings()
-    outcomes = verdicts.outcomes(found)
-    told = [(each.statement.key, each.verdict, each.judged) for each in outcomes]
+    conclusions = verdicts.conclusions(found)
+    told = [(each.statement.key, each.verdict, each.judged) for each in conclusions]
     assert told == [("half", "reduced", True), ("parts", "inconclusive", True), ("silence", "not run", False)]
-    (row,) = verdicts.summary(found, outcomes)
+    (row,) = verdicts.summary(found, conclusions)
     assert (row.statements, row.judged) == (3, 2)
     assert row.apart["ours"] == {"reproduced": 1, "not run": 1}
-    lines = "\n".join(verdicts.summary_lines(found, outcomes))
+    lines = "\n".join(verdicts.summary_lines(found, conclusions))
     assert "2 of 3 statements were judged (67 %)." in lines
 
 
@@ -739,7 +739,7 @@ def test_networks_that_did_not_train_decide_nothing(paper: ModuleType, checkout:
     (half,) = [each for each in verdicts.standings() if each.claim.of == "half"]
     assert half.verdict == "inconclusive"
     assert half.judgement.reason.startswith("did not train: share of")
-    assert not verdicts.outcomes([half])[0].judged
+    assert not verdicts.conclusions([half])[0].judged
 
 
 def test_the_committed_pages_are_up_to_date(make_papers: ModuleType) -> None:

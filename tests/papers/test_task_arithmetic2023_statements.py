@@ -22,7 +22,7 @@ from biascope.papers.task_arithmetic2023 import (
     tasks,
 )
 from biascope.papers.verdicts import RESULTS
-from biascope.results.claim import Trained
+from biascope.results.claim import EFFORTS, Trained
 from biascope.results.estimate import Number, proportion
 from biascope.results.finding import Tell
 from biascope.results.plan import Row
@@ -30,13 +30,7 @@ from biascope.runs.run import Run
 
 PAPER = papers.find("task_arithmetic2023")
 SMOKE = plans.planned(plans.MAPS).row("smoke")
-BELOW_ONE = 0.95  # by a step of the search, which ends at 1
 WITHOUT_TUNING = ("6.9", "propositions 6.1 and 6.2", "section 6.5")
-
-
-def test_every_statement_has_a_claim() -> None:
-    named = {claim.of for figure in PAPER.figures for claim in figure.claims}
-    assert {each.key for each in PAPER.statements} == named  # and every claim of this chapter tests a statement
 
 
 def test_text_encoders_and_bounds_of_ours_do_not_count() -> None:
@@ -48,16 +42,16 @@ def test_text_encoders_and_bounds_of_ours_do_not_count() -> None:
             if plans.TEXT in claim.statement:
                 assert claim.kind == "ours", claim.statement
             if claim.kind == "paper" and claim.of != "control_accuracy_is_similar":
-                bound_of_a_comparison = (0.0, 50.0, 0.1, -0.1, 1 / 400, BELOW_ONE)
+                bound_of_a_comparison = (0.0, 50.0, 0.1, -0.1, 1 / 400)
                 assert claim.tolerance in bound_of_a_comparison, claim.statement
 
 
-def test_every_statement_has_a_claim_of_the_thesis_or_a_reason() -> None:
-    tested = {
-        claim.of for each in PAPER.figures for claim in each.claims if claim.kind == "paper" and not claim.post_hoc
-    }
-    for statement in PAPER.statements:
-        assert bool(statement.untested) is (statement.key not in tested), statement.key
+def test_each_encoder_of_a_map_has_pairs_of_tasks() -> None:
+    rows = [figure.plan.row(effort) for figure in PAPER.figures for effort in EFFORTS]
+    maps = [row for row in rows if "pairs" in row]
+    assert maps
+    for row in maps:
+        assert row["pairs"].keys() == set(row["encoders"]) == set(row.networks)  # --network offers these
 
 
 def test_a_bound_that_random_weights_meet_does_not_count() -> None:
@@ -68,14 +62,6 @@ def test_a_bound_that_random_weights_meet_does_not_count() -> None:
             if each.number == "6.4" and claim.of == "low_error_near_pre_trained" and claim.statistic in random:
                 met = claim.verdict(Number.from_dict(random[claim.statistic]), "paper") == "reproduced"
                 assert not (met and claim.kind == "paper"), claim.statement
-
-
-def test_a_search_that_ends_at_its_last_coefficient_is_not_below_one() -> None:
-    alphas = np.linspace(0, 1, 21)
-    claim = next(each for each in editing.table_61.claims if each.of == "best_coefficient_below_one")
-    for chosen, verdict in ((1.0, "inconclusive"), (0.5, "reproduced")):
-        assert claim.verdict(editing.searched(np.full(3, chosen), alphas), "paper") == verdict
-    assert max(alphas) == 1  # so that a bound of 1 would hold by construction
 
 
 def test_claims_about_fine_tuned_encoders_ask_whether_they_were() -> None:

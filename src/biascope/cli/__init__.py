@@ -1,8 +1,8 @@
 """SHOW: the command line. It parses, calls, prints; there is no science here.
 
-A file in this folder is a command: a function with the name of the file (less an underscore at its end, where Python or a module
-has that name), or a Typer called ``app``, which is a group of commands with that name. Files that begin with an underscore,
-``options`` and ``printing`` are what commands share.
+A file or folder here is a command: a function with the name of the file (less an underscore at its end, where Python or a module
+has that name), or a Typer called ``app``, which is a group of commands with that name. What begins with an underscore, ``options`` and
+``printing`` are what commands share.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import pkgutil
 import signal
 import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
@@ -94,10 +94,10 @@ def root(
 
 def _add_commands() -> None:
     """Add every command in this folder."""
-    for path in sorted(Path(__file__).parent.glob("[!_]*.py")):
-        if path.stem in _SHARED:
+    for found in pkgutil.iter_modules(__path__):
+        if found.name.startswith("_") or found.name in _SHARED:
             continue
-        module, name = importlib.import_module(f"{__name__}.{path.stem}"), path.stem.removesuffix("_")
+        module, name = importlib.import_module(f"{__name__}.{found.name}"), found.name.removesuffix("_")
         if hasattr(module, "app"):
             for each in module.app.registered_commands:
                 each.cls = Command

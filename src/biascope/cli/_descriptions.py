@@ -88,7 +88,7 @@ def settings_of(name: str) -> dict[str, SettingHelp]:
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    found: dict[str, SettingHelp] = {}
+    settings: dict[str, SettingHelp] = {}
     for parameter, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
         if parameter.arg in _SHARED:
             continue
@@ -98,8 +98,8 @@ def settings_of(name: str) -> dict[str, SettingHelp]:
         except ValueError:  # a default that has to be computed: a recipe, a constant of another file
             return _imported_settings(name)
         kind = ast.unparse(parameter.annotation) if parameter.annotation else ""
-        found[parameter.arg] = SettingHelp(_typed(kind), shown, helps.get(parameter.arg, ""))
-    return found
+        settings[parameter.arg] = SettingHelp(_typed(kind), shown, helps.get(parameter.arg, ""))
+    return settings
 
 
 _SHARED = ("seed", "run")  # options of every command

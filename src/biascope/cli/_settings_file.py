@@ -37,19 +37,19 @@ def apply_file(context: typer.Context, value: Path | None) -> Path | None:
             f"{path} holds settings of biascope {own}, got it for biascope {words}. Type biascope {own} --config {path}."
         )
     parameters = {_key(each): each for each in context.command.params if each.name != "config" and _key(each)}
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     extra: dict[str, Any] = {}
     for key, given in content.items():
         parameter = parameters.get(key.replace("_", "-"))
         if parameter is not None:
-            found[parameter.name] = _checked(given, parameter, context.command, key, path)
+            options[parameter.name] = _checked(given, parameter, context.command, key, path)
         elif context.allow_extra_args and not isinstance(given, dict):
             extra[key] = given
         else:
             near = difflib.get_close_matches(key.replace("_", "-"), parameters, n=1)
             remedy = f"Did you mean {near[0]}?" if near else f"It takes: {', '.join(parameters)}."
             raise ValueError(f"{path} has the key {key!r}, which biascope {words} does not know. {remedy}")
-    context.default_map = {**(context.default_map or {}), **found}
+    context.default_map = {**(context.default_map or {}), **options}
     context.meta[_EXTRA] = extra
     return value
 
@@ -186,15 +186,15 @@ def words_of(context: typer.Context) -> list[str]:
 
 def kept_settings(context: typer.Context) -> dict[str, Any]:
     """Everything that decides what a command computes, under the keys of a settings file."""
-    found: dict[str, Any] = {COMMAND: command_words(context)}
+    settings: dict[str, Any] = {COMMAND: command_words(context)}
     for parameter in context.command.params:
         value = context.params.get(str(parameter.name))
         empty = value is None or (value in ("", [], (), False) and value == parameter.default)
         if parameter.name in _NOT_KEPT or parameter.name not in context.params or empty:
             continue
-        found[_key(parameter)] = _plain(value)
+        settings[_key(parameter)] = _plain(value)
     words_for = getattr(context.command, "settings_of_words", None)
-    return found | (words_for(context.args) if words_for else {})
+    return settings | (words_for(context.args) if words_for else {})
 
 
 def _plain(value: Any) -> Any:
@@ -242,15 +242,15 @@ def keep_settings(folder: Path, variant: str = "", **changed: Any) -> None:
 
 def commands_in(folder: Path) -> list[str]:
     """The commands whose results lie in a folder, by the settings that they left there; the oldest first."""
-    found: dict[str, None] = {}
+    commands: dict[str, None] = {}
     for path in sorted(folder.glob("run-*.toml"), key=lambda each: (each.stat().st_mtime, each.name)):
         try:
             content = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
         words = str(content.get(COMMAND, ""))
-        found[f"measure {content.get('name', '')}" if words == "measure" else words] = None
-    return [words for words in found if words]
+        commands[f"measure {content.get('name', '')}" if words == "measure" else words] = None
+    return [words for words in commands if words]
 
 
 def as_toml(content: Mapping[str, Any]) -> str:

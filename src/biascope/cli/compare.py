@@ -91,8 +91,8 @@ def _print_expected(
         for subject in subjects:
             if Path(subject).is_dir():
                 saved_results(Path(subject))
-        for place, found in in_turns(predictions):
-            known[place] = found
+        for place, prediction in in_turns(predictions):
+            known[place] = prediction
 
     def answer(_: Expectation) -> None:
         stages: list[StageTime] = []

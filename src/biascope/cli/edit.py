@@ -66,18 +66,18 @@ def edit(
     require_ours(*(folder / f"{word}.csv" for word in chosen.what))
     if save_vectors:
         require_own_vectors(folder / "vectors", chosen.tuned, tunings=recipes, seeds=tuning.seeds)
-    found = begin.encoder(encoder, data_root)
-    loaded = {label: task_of(each, found, sizes=three, root=data_root) for label, each in chosen.tasks.items()}
+    start = begin.encoder(encoder, data_root)
+    loaded = {label: task_of(each, start, sizes=three, root=data_root) for label, each in chosen.tasks.items()}
     make_writable(folder)
     seeds = range(work.seed, work.seed + tuning.seeds)
     study = study_of(
-        found.network,
+        start.network,
         loaded,
         recipes=recipes,
         seeds=seeds,
         tuned=chosen.tuned,
         normalise=tuning.normalise,
-        name=found.name,
+        name=start.name,
         run=run,
     )
     how = {
@@ -91,7 +91,7 @@ def edit(
     results: dict[str, Result] = {}
     files: list[Path] = []
     for word in chosen.what:
-        untrained = begin.untrained(encoder, data_root, found.network) if word == "localisation" else None
+        untrained = begin.untrained(encoder, data_root, start.network) if word == "localisation" else None
         result = _measured(word, study, chosen, work.seed, run, untrained)
         results[word] = dataclasses.replace(result, provenance={**result.provenance, "fine_tuning": how})
         results[word].save(folder / MEASURES[word])
@@ -99,7 +99,7 @@ def edit(
             files.append(write_table(rows, folder / f"{word}.csv"))
     keep_settings(folder)
     at_hand = {folder / MEASURES[word]: result for word, result in results.items()}
-    page = write_folder_report(folder, title=f"Editing {found.name}", at_hand=at_hand)
+    page = write_folder_report(folder, title=f"Editing {start.name}", at_hand=at_hand)
     vectors: list[Path] = []
     if save_vectors:
         metadata = begin.metadata(encoder, data_root)
@@ -116,13 +116,13 @@ def edit(
 
 
 def _three(samples: str) -> tuple[int, int, int]:
-    found = whole_numbers(samples, "--samples")
-    if len(found) != 3 or min(found) < 1:
+    sizes = whole_numbers(samples, "--samples")
+    if len(sizes) != 3 or min(sizes) < 1:
         raise ValueError(
             f"--samples must be positive numbers of training, validation and test samples, got {samples!r}. "
             "Pass --samples 5000,1000,2000."
         )
-    return found
+    return sizes
 
 
 def _measured(word: str, study: Study, chosen: Choice, seed: int, run: Run, untrained: Network | None) -> Result:
@@ -133,10 +133,10 @@ def _measured(word: str, study: Study, chosen: Choice, seed: int, run: Run, untr
     measure = find(MEASURES[word])
     how: dict[str, Any] = {"name": study.name, "seed": seed, "run": run}
     points = {} if chosen.points is None else {"points": chosen.points}
-    found: Result
+    result: Result
     if word == "localisation":
         one, other = chosen.pair
-        found = measure(
+        result = measure(
             study.encoder,
             study.heads[one],
             study.tasks[one],
@@ -148,7 +148,7 @@ def _measured(word: str, study: Study, chosen: Choice, seed: int, run: Run, untr
     elif word == "disentanglement":
         control = study.tasks[chosen.control] if chosen.control not in ("", *chosen.pair) else None
         few = {} if chosen.points is None else {"control_points": min(chosen.points, 512)}
-        found = measure(
+        result = measure(
             study.encoder,
             study.heads,
             study.vectors[0],
@@ -164,8 +164,8 @@ def _measured(word: str, study: Study, chosen: Choice, seed: int, run: Run, untr
         own = {"control": chosen.control} if word == "negation" else {}
         wanted = chosen.tuned if word == "addition" else dict.fromkeys((*chosen.tuned, chosen.control))
         tasks = {task: study.tasks[task] for task in wanted}
-        found = repeated([measure(study.encoder, study.heads, each, tasks, **own, **how) for each in study.vectors])
-    return found
+        result = repeated([measure(study.encoder, study.heads, each, tasks, **own, **how) for each in study.vectors])
+    return result
 
 
 def as_table(result: Result) -> str:

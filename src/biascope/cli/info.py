@@ -24,12 +24,13 @@ def info(data_root: DataRoot = None, *, output: Output) -> None:
     versions = {"biascope": __version__, "python": platform.python_version(), "system": platform.platform()}
     versions |= {name: _version(name) or "missing" for name in PACKAGES}
     root = data.data_root(data_root)
-    found = {name: place[1] for name in data.names() if (place := data.published_set(name).located(root))}
-    found |= {name: root / f"{name}.npz" for name in data.own_sets(root)}
+    on_disk = {name: place[1] for name in data.names() if (place := data.published_set(name).located(root))}
+    on_disk |= {name: root / f"{name}.npz" for name in data.own_sets(root)}
     devices, extras = _devices(), _extras()
     if output.as_json:
-        sets = [{"name": name, "path": path} for name, path in found.items()]
-        print_json(versions=versions, devices=devices, data={"root": root, "sets": sets}, extras=extras)
+        sets = [{"name": name, "path": path} for name, path in on_disk.items()]
+        rows = [{"name": name, "missing": missing, "install": _install(name)} for name, missing in extras.items()]
+        print_json(versions=versions, devices=devices, data={"root": root, "sets": sets}, extras=rows)
         return
     typer.echo("versions:")
     for name, version in versions.items():
@@ -38,15 +39,14 @@ def info(data_root: DataRoot = None, *, output: Output) -> None:
     for device in devices:
         typer.echo(f"  {device['name']:12} {_device_in_words(device)}")
     typer.echo(f"data sets in {root}:")
-    for name, path in found.items():
+    for name, path in on_disk.items():
         typer.echo(f"  {name:14} {path}")
-    if absent := [name for name in data.names() if name not in found]:
+    if absent := [name for name in data.names() if name not in on_disk]:
         typer.echo(f"  not on disk: {', '.join(absent)}. Type biascope data get {absent[0]}.")
     typer.echo("extras:")
-    for extra in extras:
-        missing = ", ".join(extra["missing"])
-        told = f"missing: {missing}. Type {extra['install']}." if missing else "installed"
-        typer.echo(f"  {extra['name']:12} {told}")
+    for name, missing in extras.items():
+        told = f"missing: {', '.join(missing)}. Type {_install(name)}." if missing else "installed"
+        typer.echo(f"  {name:12} {told}")
     if not extras:
         typer.echo("  unknown, because biascope is not installed as a package. Type pip install -e .")
 
@@ -62,7 +62,7 @@ def _devices() -> list[dict[str, Any]]:
     """The CPU and every GPU that torch sees, with their memory in bytes."""
     import torch
 
-    found: list[dict[str, Any]] = [
+    devices: list[dict[str, Any]] = [
         {
             "name": "cpu",
             "model": platform.processor() or platform.machine(),
@@ -73,8 +73,8 @@ def _devices() -> list[dict[str, Any]]:
     ]
     for index in range(torch.cuda.device_count()):
         known = torch.cuda.get_device_properties(index)
-        found.append({"name": f"cuda:{index}", "model": known.name, "memory": known.total_memory})
-    return found
+        devices.append({"name": f"cuda:{index}", "model": known.name, "memory": known.total_memory})
+    return devices
 
 
 def _memory() -> int | None:
@@ -91,19 +91,20 @@ def _device_in_words(device: dict[str, Any]) -> str:
     return f"{device['model']}{counts}{memory}"
 
 
-def _extras() -> list[dict[str, Any]]:
-    """Every extra with its packages that are missing, and what installs them; none where the package's data are not there."""
+def _extras() -> dict[str, list[str]]:
+    """Every extra with its packages that are missing; none where the package's data are not there."""
     try:
         needed = metadata.requires("biascope") or []
     except metadata.PackageNotFoundError:
-        return []
-    found: dict[str, list[str]] = {}
+        return {}
+    lacking: dict[str, list[str]] = {}
     for words in needed:
         extra, package = re.search(r"extra == ['\"]([\w-]+)['\"]", words), re.match(r"[\w.-]+", words)
         if extra is not None and package is not None:
-            missing = found.setdefault(extra[1], [])
+            missing = lacking.setdefault(extra[1], [])
             missing += [package[0]] if _version(package[0]) is None else []
-    return [
-        {"name": name, "missing": missing, "install": f'pip install "biascope[{name}]"'}
-        for name, missing in found.items()
-    ]
+    return lacking
+
+
+def _install(extra: str) -> str:
+    return f'pip install "biascope[{extra}]"'

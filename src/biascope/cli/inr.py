@@ -23,7 +23,7 @@ from biascope.cli.options import (
     Steps,
     with_groups,
 )
-from biascope.cli.printing import as_document, entry, print_json, print_results, report_line
+from biascope.cli.printing import as_document, print_json, print_results, report_line
 
 if TYPE_CHECKING:
     from biascope.tasks.signals import Signal
@@ -59,6 +59,7 @@ def fit(
     """Train a network on a signal; save its weights and the reconstruction."""
     from biascope.families import weights
     from biascope.families.source import family_of, parse_settings
+    from biascope.results.document import entry
     from biascope.results.estimate import Estimate
     from biascope.results.result import recorded
     from biascope.runs.files import make_writable, path_words, require_ours, write_atomically
@@ -88,7 +89,7 @@ def fit(
         )
     unfinished = folder / "unfinished.safetensors"
     recipe, begin = usual_recipe(given.flat.shape[0], steps=steps, rate=rate, batch=batch), time.perf_counter()
-    found = fit_signal(
+    fitted = fit_signal(
         family,
         given,
         recipe=recipe,
@@ -98,12 +99,12 @@ def fit(
         unfinished=unfinished,
         run=run,
     )
-    files = [save_signal(found.reconstruction(run=run), folder / f"reconstruction{suffix}")]
+    files = [save_signal(fitted.reconstruction(run=run), folder / f"reconstruction{suffix}")]
     if finer > 1:
-        files.append(save_signal(found.reconstruction(finer, run=run), folder / f"reconstruction-{finer}x{suffix}"))
-    weights.save(found.network.params, folder / "weights.safetensors")
+        files.append(save_signal(fitted.reconstruction(finer, run=run), folder / f"reconstruction-{finer}x{suffix}"))
+    weights.save(fitted.network.params, folder / "weights.safetensors")
     files += [folder / "weights.safetensors", folder / "fit.json"]
-    told = ", ".join(f"{value:.2f} dB on {split}" for split, value in found.psnr.items() if split != "all" or held_out)
+    told = ", ".join(f"{value:.2f} dB on {split}" for split, value in fitted.psnr.items() if split != "all" or held_out)
     sentence = (
         f"{family.name} ({family.num_parameters:,} parameters for {given.values.numel():,} numbers) reconstructs {given.name} "
         f"with a PSNR of {told}."
@@ -112,14 +113,17 @@ def fit(
         "signal_fit",
         family.name,
         sentence,
-        {f"psnr:{split}": Estimate.exact(value).named(f"PSNR on {split}", "dB") for split, value in found.psnr.items()},
+        {
+            f"psnr:{split}": Estimate.exact(value).named(f"PSNR on {split}", "dB")
+            for split, value in fitted.psnr.items()
+        },
         facts={
             "signal": given.name,
             "shape": given.shape,
             "channels": given.channels,
             "parameters": family.num_parameters,
             "signal_numbers": given.values.numel(),
-            "offset": found.offset.tolist(),
+            "offset": fitted.offset.tolist(),
         },
         provenance=recorded(
             "signal_fit",
@@ -173,27 +177,32 @@ def advise(
     folder = work.out or Path("biascope-runs") / f"advise-{path_words(signal, '.png')}"
     run = work.run(folder)
     make_writable(folder)
-    how: dict[str, Any] = {
-        "steps": steps,
-        "rate": rate,
-        "batch": batch,
-        "points": points,
-        "draws": draws,
-        "width": width,
-    }
-    found = advised(given, chosen, check=check, peak=_peak(given, signal), seed=work.seed, run=run, **how)
-    place = found.save(folder / "advice")
+    advice = advised(
+        given,
+        chosen,
+        steps=steps,
+        rate=rate,
+        batch=batch,
+        points=points,
+        draws=draws,
+        width=width,
+        check=check,
+        peak=_peak(given, signal),
+        seed=work.seed,
+        run=run,
+    )
+    place = advice.save(folder / "advice")
     keep_settings(folder)
-    page = write_folder_report(folder, title=f"Which network for {given.name}", at_hand={place: found})
+    page = write_folder_report(folder, title=f"Which network for {given.name}", at_hand={place: advice})
     words = [f"--steps {steps}", f"--rate {rate:g}", f"--batch {batch}", f"--set width={width}", *reading.words(given)]
     seed = [f"--seed {work.seed}"] if work.seed else []
-    command = " ".join([f"biascope inr fit {shlex.quote(str(signal))} {found.models[0]}", *words, *seed])
+    command = " ".join([f"biascope inr fit {shlex.quote(str(signal))} {advice.models[0]}", *words, *seed])
     if work.as_json:
-        print_results([found], page, True, command=command)
+        print_results([advice], page, True, command=command)
         return
-    warned = "".join(f"\n- {words}" for words in found.warnings)
+    warned = "".join(f"\n- {words}" for words in advice.warnings)
     typer.echo(
-        f"\n{found.summary()}\n\n{found.table()}\n{warned}\n\nTo train the first: {command}\n{report_line(page)}"
+        f"\n{advice.summary()}\n\n{advice.table()}\n{warned}\n\nTo train the first: {command}\n{report_line(page)}"
     )
 
 

@@ -13,12 +13,11 @@ from biascope.cli.options import (
     DataOptions,
     Draws,
     Model,
+    NetworkOptions,
     On,
     Positive,
     Readout,
     SeededWork,
-    Settings,
-    Weights,
     positive_classes,
     with_groups,
 )
@@ -35,8 +34,7 @@ if TYPE_CHECKING:
 def kernel(
     model: Model = "lenet",
     *,
-    settings: Settings = [],  # noqa: B006 - typer copies it
-    weights: Weights = None,
+    network: NetworkOptions,
     samples: DataOptions,
     positive: Positive = "",
     leading: Annotated[
@@ -61,7 +59,6 @@ def kernel(
     work: SeededWork,
 ) -> None:
     """Measure the tangent kernel of a network on data: spectrum, eigenfunctions, and the share of the labels on them."""
-    from biascope.families import source as model_source
     from biascope.results.registry import check_samples, find
     from biascope.results.report import write_folder_report
     from biascope.runs.files import folder_name
@@ -72,26 +69,25 @@ def kernel(
         raise ValueError(
             f"--matrix must lie in an existing folder, but {matrix.parent} does not exist. Create it first."
         )
-    chosen = model_source.parse_settings(settings)
-    found = samples.arrays(work.seed)
-    family = model_source.family_of(model, shape=found.shape, settings=chosen, weights_file=weights)
-    folder = work.out or Path("biascope-runs") / folder_name(model, chosen, weights)
+    arrays = samples.arrays(work.seed)
+    family = network.family(model, network.shape or arrays.shape)
+    folder = work.out or Path("biascope-runs") / folder_name(model, network.chosen, network.weights)
     if matrix is not None and matrix.exists():
         _require_matrix(matrix, folder)
     run = work.run(folder, on=on, data_root=samples.data_root)
 
     def matrix_asked() -> tuple[Network, Tensor, dict[str, Any]]:
         """The network, the samples and how the kernel between them is taken."""
-        network = family.draw(1, seed=work.seed, run=run).member(0)
-        network = network.read(readout) if kind == "scalar" else network
-        return network, found.whole("train")[0], {"kernel": kind, "parameters": parameters or None, "run": run}
+        drawn = family.draw(1, seed=work.seed, run=run).member(0)
+        read = drawn.read(readout) if kind == "scalar" else drawn
+        return read, arrays.whole("train")[0], {"kernel": kind, "parameters": parameters or None, "run": run}
 
     if explain:
         from biascope.kernels.gram import gram_explanation
 
-        check_samples(family, found)
-        network, x, how = matrix_asked()
-        words = gram_explanation(network, x, **how)
+        check_samples(family, arrays)
+        read, x, how = matrix_asked()
+        words = gram_explanation(read, x, **how)
         if work.as_json:
             print_json(subject=family.name, explanation=words.splitlines())
         else:
@@ -99,7 +95,7 @@ def kernel(
         return
     result = find("tangent_kernel")(
         family,
-        found,
+        arrays,
         leading=leading,
         positive=positive_classes(positive),
         control="test" if control else None,
@@ -119,8 +115,8 @@ def kernel(
         from biascope.runs.files import written
         from biascope.runs.rehearsal import placed
 
-        network, x, how = matrix_asked()
-        kept = tangent_gram(network, x, **how)  # found in the run folder
+        read, x, how = matrix_asked()
+        kept = tangent_gram(read, x, **how)  # found in the run folder
         with written(placed(matrix)) as temporary, temporary.open("wb") as file:
             np.save(file, kept.matrix.cpu().numpy())
     files = [] if matrix is None else [matrix]

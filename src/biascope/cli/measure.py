@@ -145,11 +145,13 @@ class MeasureCommand(Command):
     def settings_of_words(self, words: list[str]) -> dict[str, Any]:
         """The network and the measurement's own settings, as a settings file has them."""
         model, rest = _model_and_settings(words)
-        found: dict[str, Any] = {} if model is None else {"model": model}
+        settings: dict[str, Any] = {} if model is None else {"model": model}
         while rest:
             key, sign, value = rest.pop(0).partition("=")
-            found[key.removeprefix("--").replace("_", "-")] = from_word(value if sign else rest.pop(0) if rest else "")
-        return found
+            settings[key.removeprefix("--").replace("_", "-")] = from_word(
+                value if sign else rest.pop(0) if rest else ""
+            )
+        return settings
 
 
 # The options that say on what to measure, by what of it a measurement takes.
@@ -194,8 +196,8 @@ def _parameters_of(*wanted: inspect.Parameter) -> Sequence[Any]:
     command.__annotations__ = {each.name: each.annotation for each in wanted}
     app = typer.Typer(add_completion=False)
     app.command()(command)
-    found: Sequence[Any] = typer.main.get_command(app).params
-    return found
+    parameters: Sequence[Any] = typer.main.get_command(app).params
+    return parameters
 
 
 def _with_file(words: list[str], file: dict[str, str]) -> list[str]:
@@ -244,16 +246,16 @@ def measure(
     from biascope.runs.files import folder_name
 
     place.check()
-    found = find(name)
-    if found.command:
-        raise ValueError(f"biascope measure cannot run {found.name}. Use {found.command}.")
-    wanted = inspect.signature(found.function).parameters
+    measurement = find(name)
+    if measurement.command:
+        raise ValueError(f"biascope measure cannot run {measurement.name}. Use {measurement.command}.")
+    wanted = inspect.signature(measurement.function).parameters
     model, words = _model_and_settings(context.args)
-    own = settings_from(found, [*words, *_not_shared(wanted, samples, place)])
+    own = settings_from(measurement, [*words, *_not_shared(wanted, samples, place)])
     if "seed" in wanted:
         own["seed"] = work.seed
     if model is not None and "family" not in wanted:
-        raise ValueError(f"{found.name} is a theory and takes no network, got {model!r}. Leave the network out.")
+        raise ValueError(f"{measurement.name} is a theory and takes no network, got {model!r}. Leave the network out.")
     on_signals = "signals" in wanted or "signal" in wanted
     model = model or ("siren" if on_signals else "lenet")
     source = DataOptions(data, samples or "2000,1000", data_root)
@@ -264,8 +266,8 @@ def measure(
     elif on_signals:
         signals = _signals(data, source.sizes[0], data_root)
         shape = shape or (len(signals[0].shape),)
-    family = _family(found, model, network, shape) if "family" in wanted else None
-    named = folder_name(model, network.chosen, network.weights) if family else found.name
+    family = _family(measurement, model, network, shape) if "family" in wanted else None
+    named = folder_name(model, network.chosen, network.weights) if family else measurement.name
     folder = work.out or Path("biascope-runs") / named
     run = work.run(folder, on=on, data_root=data_root)
     given = {
@@ -273,11 +275,13 @@ def measure(
         "data": arrays,
         "signals": signals,
         "signal": signals and signals[0],
-        **place.given_to(wanted, shape or model_source.usual_shape(model, network.chosen), work.seed, found.probe),
+        **place.given_to(
+            wanted, shape or model_source.usual_shape(model, network.chosen), work.seed, measurement.probe
+        ),
     }
-    result = found(*(given[key] for key in wanted if key in given and given[key] is not None), run=run, **own)
-    kept = result.save(folder / found.name)
-    keep_settings(folder, found.name)
+    result = measurement(*(given[key] for key in wanted if key in given and given[key] is not None), run=run, **own)
+    kept = result.save(folder / measurement.name)
+    keep_settings(folder, measurement.name)
     print_results([result], write_folder_report(folder, at_hand={kept: result}), work.as_json)
 
 
@@ -291,13 +295,15 @@ def _not_shared(wanted: Collection[str], samples: str | None, place: PlaceOption
     return [word for option, value in given.items() if value is not None for word in (option, str(value))]
 
 
-def _family(found: Measurement[..., Any], model: str, network: NetworkOptions, shape: tuple[int, ...] | None) -> Family:
+def _family(
+    measurement: Measurement[..., Any], model: str, network: NetworkOptions, shape: tuple[int, ...] | None
+) -> Family:
     """The networks to measure, under a name with the user's settings."""
     from biascope.families.libraries import kind_of
     from biascope.families.named_model import label_of
 
     # A measurement may need networks of a kind (two outputs for two classes); what the user sets goes before.
-    usual = {} if ":" in model else found.network
+    usual = {} if ":" in model else measurement.network
     family = network.family(model, shape, usual)
     if network.weights is None and not kind_of(model):
         family = dataclasses.replace(family, name=label_of(family.name.split(" ")[0], network.chosen))
@@ -371,13 +377,13 @@ def _saved_directions(folder: Path, shape: tuple[int, ...]) -> Basis:
     from biascope.results.registry import saved_results
     from biascope.tasks import bases
 
-    found = [result for result in saved_results(folder) if isinstance(result, CovarianceResult)]
-    if not found:
+    measured = [result for result in saved_results(folder) if isinstance(result, CovarianceResult)]
+    if not measured:
         raise ValueError(
             f"{folder} must hold measured directions, but has none. Pass a folder that biascope scan wrote."
         )
     order = ["anisotropy_directions", "mean_gradient"]
-    found.sort(key=lambda each: order.index(each.measurement) if each.measurement in order else len(order))
-    result = found[0]
+    measured.sort(key=lambda each: order.index(each.measurement) if each.measurement in order else len(order))
+    result = measured[0]
     vectors, values = torch.as_tensor(result.directions), torch.as_tensor(result.eigenvalues)
     return bases.ordered(vectors, shape, values, name=f"anisotropy ({result.subject})")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ import typer
 from biascope.cli import _completion
 from biascope.cli._settings_file import apply_file
 from biascope.derivatives.sampling import Sampling
+from biascope.editing.reading import Reading
 
 if TYPE_CHECKING:
     from biascope.families.family import Family
@@ -148,9 +150,28 @@ Config = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print only the result, without progress.")]
+_HEAD = (
+    "Name of the last linear layer, such as head. Every model keeps its own; it is not merged. For an encoder, the usual name is "
+    "known: _fc, head or classifier."
+)
+_PIXELS = "Scale of images: own (mean 0, variance 1 over the set), unit (0 to 1), or MEAN:SPREAD such as 0.1307:0.3081."
+Unrelated = Annotated[
+    bool, typer.Option("--unrelated", help="Accept models that do not seem to be fine-tuned from the base.")
+]
 #: Settings of the package that a command takes as a group, with the option of each field that has one.
 SETTINGS: dict[type[Any], dict[str, Any]] = {
     Sampling: {"estimator": Estimator, "step": Step, "draws": MaybeDraws, "readout": Readout},
+    Reading: {
+        "model": MaybeModel,
+        "input": Input,
+        "head": Annotated[str | None, typer.Option(help=_HEAD)],
+        "features": Annotated[
+            bool, typer.Option("--features", help="Compare outputs by cosine: they are features, not class scores.")
+        ],
+        "pixels": Annotated[str, typer.Option(help=_PIXELS)],
+        "split": MaybeSplit,
+        "unrelated": Unrelated,
+    },
 }
 
 
@@ -251,7 +272,7 @@ class Work(Lasting):
 
         if folder is not None:
             require_own(folder)
-        found = Run(
+        run = Run(
             folder=folder,
             device=self.device,
             precision=self.precision,
@@ -261,8 +282,8 @@ class Work(Lasting):
             patience=None if self.yes else _A_DAY,
         )
         if on is None:
-            _ = found.torch_device
-        return found
+            _ = run.torch_device
+        return run
 
 
 @dataclass(frozen=True)
@@ -317,11 +338,11 @@ class DataOptions(OptionGroup):
         """Samples to take of each split."""
         return whole_numbers(self.samples, "--samples")
 
-    def arrays(self, seed: int, labelled: bool = True) -> Arrays:
+    def arrays(self, seed: int) -> Arrays:
         """The samples."""
         from biascope.tasks.samples import samples_of
 
-        return samples_of(self.data, sizes=self.sizes, root=self.data_root, labelled=labelled, seed=seed)
+        return samples_of(self.data, sizes=self.sizes, root=self.data_root, seed=seed)
 
 
 @dataclass(frozen=True)
@@ -370,6 +391,24 @@ def whole_numbers(text: str, option: str) -> tuple[int, ...]:
         raise ValueError(
             f"{option} must be whole numbers separated by commas, got {text!r}. Pass 2000,1000."
         ) from error
+
+
+_SIZES = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def byte_size(text: str, option: str) -> int:
+    """A number of bytes, written as ``5GB``, ``1.5 MiB`` or ``300``.
+
+    Example:
+        >>> [byte_size(text, "--shard-size") for text in ("5GB", "1.5 MiB", "300")]
+        [5000000000, 1572864, 300]
+    """
+    parts = re.fullmatch(r"([\d.]+)\s*([A-Za-z]*)", text.strip())
+    try:
+        assert parts is not None
+        return int(float(parts[1]) * _SIZES[parts[2].upper()])
+    except (AssertionError, ValueError, KeyError) as error:
+        raise ValueError(f"{option} must be a size such as 5GB, 500MB or 1GiB, got {text!r}. Pass 5GB.") from error
 
 
 def parsed_shape(text: str) -> tuple[int, ...] | None:

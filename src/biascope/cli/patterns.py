@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,14 +13,11 @@ from biascope.cli._settings_file import keep_settings
 from biascope.cli.options import (
     DataOptions,
     Draws,
-    Input,
     Inputs,
     Model,
+    NetworkOptions,
     Positive,
     SeededWork,
-    Settings,
-    Weights,
-    parsed_shape,
     positive_classes,
     with_groups,
 )
@@ -40,9 +38,7 @@ _NO_DATA = DataOptions(data="", samples="2000")
 def patterns(
     model: Model = "lenet",
     *,
-    input: Input = "",
-    settings: Settings = [],  # noqa: B006 - typer copies it
-    weights: Weights = None,
+    network: NetworkOptions,
     patches: Annotated[str, typer.Option(help=PATCHES_HELP)] = "cifar10",
     samples: DataOptions = _NO_DATA,
     positive: Positive = "",
@@ -69,7 +65,6 @@ def patterns(
     The labelled images of --data give the statistics of given patches and the weights of channels. If --patches is a data set, its
     own images are used.
     """
-    from biascope.families import source as model_source
     from biascope.results.registry import find
     from biascope.results.report import write_folder_report
     from biascope.runs.files import folder_name
@@ -78,8 +73,7 @@ def patterns(
 
     if control not in ("initialised", "shuffled"):
         raise ValueError(f"--control must be initialised or shuffled, got {control!r}. Pass --control initialised.")
-    chosen = model_source.parse_settings(settings)
-    folder = work.out or Path("biascope-runs") / folder_name(model, chosen, weights)
+    folder = work.out or Path("biascope-runs") / folder_name(model, network.chosen, network.weights)
     run = work.run(folder, data_root=samples.data_root)
     data, sizes = samples.data, samples.sizes
     how: dict[str, Any] = {"root": samples.data_root, "seed": work.seed}
@@ -88,14 +82,14 @@ def patterns(
     if images is None and given is None:
         images = samples_of(patches, sizes=sizes, **how)
     if images is not None:
-        shape = images.shape
+        shape = network.shape or images.shape
     else:
         assert given is not None
-        shape = parsed_shape(input) or (given.pixels.shape[1], 32, 32)
-    family = model_source.family_of(model, shape=shape, settings=chosen, weights_file=weights)
+        shape = network.shape or (given.pixels.shape[1], 32, 32)
+    family = network.family(model, shape)
     start = None
-    if weights is not None and control == "initialised":
-        start = model_source.family_of(model, shape=shape, settings=chosen)
+    if network.weights is not None and control == "initialised":
+        start = dataclasses.replace(network, weights=None).family(model, shape)
     result = find("channel_patterns")(
         family,
         images,

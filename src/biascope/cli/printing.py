@@ -34,6 +34,8 @@ def print_results(results: Sequence[Result], report: Path | None, as_json: bool,
         more: What else the JSON document says; a command prints it as text in words of its own.
     """
     if as_json:
+        from biascope.results.document import result_as_json
+
         print_json(results=[result_as_json(result) for result in results], report=str(report or ""), **more)
         return
     told: set[str] = set()
@@ -69,20 +71,6 @@ def print_warnings(result: Result, without: Collection[str] = ()) -> None:
     for warning in result.warnings:
         if warning not in without:
             typer.echo(f"  Warning: {warning}")
-
-
-def entry(*about: Any, **more: Any) -> dict[str, Any]:
-    """One entry of ``"results"``; see :func:`biascope.results.document.entry`."""
-    from biascope.results import document
-
-    return document.entry(*about, **more)
-
-
-def result_as_json(result: Result) -> dict[str, Any]:
-    """A result as every command prints it."""
-    from biascope.results import document
-
-    return document.result_as_json(result)
 
 
 def write_table(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:

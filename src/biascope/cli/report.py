@@ -31,7 +31,7 @@ def report(
     from biascope.runs.files import make_writable
     from biascope.runs.rehearsal import placed
 
-    found: dict[str, Result] = {}
+    shown: dict[str, Result] = {}
     problems: list[str] = []
     for run in runs:
         if not run.is_dir():
@@ -39,9 +39,9 @@ def report(
         results, told = saved(run)
         if not results and not told:
             raise ValueError(f"{run} must hold saved results, but has none. Pass a folder that biascope scan wrote.")
-        found |= {str(run / place): result for place, result in results.items()}
+        shown |= {str(run / place): result for place, result in results.items()}
         problems += told
     path = out or runs[0] / "report.html"
     make_writable(path.parent)
-    page = write_report_of_saved(found, problems, placed(path))
-    print_results(list(found.values()) if output.as_json else [], page, output.as_json)
+    page = write_report_of_saved(shown, problems, placed(path))
+    print_results(list(shown.values()) if output.as_json else [], page, output.as_json)

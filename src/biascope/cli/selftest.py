@@ -28,6 +28,7 @@ def selftest(
     family = network.family(model, network.shape)
     shape = network.shape or usual_shape(model, network.chosen)
     checks = identities.selftest(family, shape, readout=readout, seed=seed)
+    used = {"precision": identities.selftest_run(family, shape, seed=seed).precision, "attention": family.attention}
     failed = sum(check.failed for check in checks)
     if output.as_json:
         rows = [
@@ -42,9 +43,10 @@ def selftest(
             }
             for check in checks
         ]
-        print_json(subject=family.name, parameters=family.num_parameters, passed=not failed, checks=rows)
+        print_json(subject=family.name, parameters=family.num_parameters, passed=not failed, checks=rows, **used)
     else:
         typer.echo(f"{family.name}: {family.num_parameters:,} parameters, {family.drawing}")
+        typer.echo(", ".join(f"{what} {name}" for what, name in used.items() if name))
         _print_checks(checks)
     if any(check.remark == identities.CONSTANT for check in checks):
         typer.echo(

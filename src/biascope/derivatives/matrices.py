@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from biascope.derivatives.operators import LinearOperator
 from biascope.results.estimate import Estimate, jackknife
@@ -84,14 +85,16 @@ class GramOfRows(LinearOperator):
         self.rows = rows.flatten(1)
         self.size, self.device = self.rows.shape[1], rows.device
 
-    def matmul(self, vectors: Tensor) -> Tensor:  # noqa: D102
+    @override
+    def matmul(self, vectors: Tensor) -> Tensor:
         image = torch.zeros(self.size, vectors.shape[1], dtype=torch.float64, device=self.device)
         for part in torch.split(self.rows, max(1, _AT_ONCE // self.size)):
             wide = part.double()
             image.addmm_(wide.T, wide @ vectors)
         return image
 
-    def factor(self) -> Tensor | None:  # noqa: D102
+    @override
+    def factor(self) -> Tensor | None:
         return self.rows.T.double()
 
     @functools.cached_property

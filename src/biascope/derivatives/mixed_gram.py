@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from biascope.derivatives.mixed import MixedDerivative, Span
 from biascope.derivatives.moments import DENSE_LIMIT, Dense, Moments
@@ -146,7 +147,8 @@ class MixedDerivativeGram(EstimatedOperator):
             self._matrix = super().dense()
         return self._matrix
 
-    def matmul(self, vectors: Tensor) -> Tensor:  # noqa: D102
+    @override
+    def matmul(self, vectors: Tensor) -> Tensor:
         if self._matrix is not None:
             return self._matrix @ vectors
         return self._kept("product", vectors, lambda: {"product": self._product(vectors)})["product"]

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from biascope.runs.randomness import generator_for
 
@@ -65,11 +66,13 @@ class Dense(SecondMoment):
 
     matrix: Tensor
 
-    def add(self, rows: Tensor, weight: float) -> None:  # noqa: D102
+    @override
+    def add(self, rows: Tensor, weight: float) -> None:
         wide = rows.double()
         self.matrix.addmm_(wide.T, wide, alpha=weight)
 
-    def merge(self, other: SecondMoment) -> None:  # noqa: D102
+    @override
+    def merge(self, other: SecondMoment) -> None:
         if isinstance(other, Rows):
             for part, sign in other.on(self.matrix.device):
                 self.add(part, sign)
@@ -77,7 +80,8 @@ class Dense(SecondMoment):
             assert isinstance(other, Dense)
             self.matrix += other.matrix.to(self.matrix.device)
 
-    def times(self, factor: float) -> Dense:  # noqa: D102
+    @override
+    def times(self, factor: float) -> Dense:
         return Dense(self.matrix * factor)
 
     def moved(self, shift: Tensor, total: Tensor, draws: int) -> Dense:
@@ -85,7 +89,8 @@ class Dense(SecondMoment):
         crossed = torch.outer(total + draws / 2 * shift, shift)
         return Dense(self.matrix + crossed + crossed.T)
 
-    def inner(self, other: SecondMoment) -> float:  # noqa: D102
+    @override
+    def inner(self, other: SecondMoment) -> float:
         if isinstance(other, Rows):
             return sum(
                 sign * float((part.double() @ self.matrix * part.double()).sum())
@@ -94,13 +99,16 @@ class Dense(SecondMoment):
         assert isinstance(other, Dense)
         return float((self.matrix * other.matrix.to(self.matrix.device)).sum())
 
-    def matmul(self, vectors: Tensor) -> Tensor:  # noqa: D102
+    @override
+    def matmul(self, vectors: Tensor) -> Tensor:
         return self.matrix @ vectors
 
-    def quadratic(self, vectors: Tensor) -> Tensor:  # noqa: D102
+    @override
+    def quadratic(self, vectors: Tensor) -> Tensor:
         return (vectors * (self.matrix @ vectors)).sum(0)
 
-    def tensors(self) -> dict[str, Tensor]:  # noqa: D102
+    @override
+    def tensors(self) -> dict[str, Tensor]:
         return {"matrix": self.matrix.cpu()}
 
 
@@ -133,23 +141,27 @@ class Rows(SecondMoment):
         ]
         return rows, torch.cat(each)
 
-    def add(self, rows: Tensor, weight: float) -> None:  # noqa: D102
+    @override
+    def add(self, rows: Tensor, weight: float) -> None:
         self.parts.append(rows.float() * math.sqrt(abs(weight)))
         self.signs.append(math.copysign(1.0, weight))
 
-    def merge(self, other: SecondMoment) -> None:  # noqa: D102
+    @override
+    def merge(self, other: SecondMoment) -> None:
         assert isinstance(other, Rows)
         self.parts.extend(other.parts)
         self.signs.extend(other.signs)
 
-    def times(self, factor: float) -> Rows:  # noqa: D102
+    @override
+    def times(self, factor: float) -> Rows:
         return Rows([part * math.sqrt(factor) for part in self.parts], list(self.signs))
 
     def moved(self, shift: Tensor, total: Tensor, draws: int) -> Rows:
         """The sum of ``(r + shift)(r + shift)ᵀ``."""
         return Rows([(part.double() + shift.to(part.device)).float() for part in self.parts], list(self.signs))
 
-    def inner(self, other: SecondMoment) -> float:  # noqa: D102
+    @override
+    def inner(self, other: SecondMoment) -> float:
         if isinstance(other, Dense):
             return other.inner(self)
         assert isinstance(other, Rows)
@@ -162,19 +174,22 @@ class Rows(SecondMoment):
             squares = squares * their_signs.to(rows.device)
         return float(squares.sum())
 
-    def matmul(self, vectors: Tensor) -> Tensor:  # noqa: D102
+    @override
+    def matmul(self, vectors: Tensor) -> Tensor:
         rows, signs = self.whole()  # one product: those of many small parts take longer
         rows = rows.to(vectors)
         images = rows @ vectors
         return rows.T @ (images if signs is None else signs[:, None].to(vectors) * images)
 
-    def quadratic(self, vectors: Tensor) -> Tensor:  # noqa: D102
+    @override
+    def quadratic(self, vectors: Tensor) -> Tensor:
         total = torch.zeros(vectors.shape[1], dtype=vectors.dtype, device=vectors.device)
         for part, sign in self.on(vectors.device):
             total += sign * (part.to(vectors.dtype) @ vectors).square().sum(0)
         return total
 
-    def tensors(self) -> dict[str, Tensor]:  # noqa: D102
+    @override
+    def tensors(self) -> dict[str, Tensor]:
         found = {}
         for name, wanted in (("rows", 1.0), ("subtracted", -1.0)):
             if parts := [part for part, sign in zip(self.parts, self.signs, strict=True) if sign == wanted]:
@@ -194,17 +209,21 @@ class Sketch(SecondMoment):
         generator = generator_for(self.image.device, self.seed, "sketch")
         return torch.randn(self.image.shape, generator=generator, device=self.image.device, dtype=torch.float32)
 
-    def add(self, rows: Tensor, weight: float) -> None:  # noqa: D102
+    @override
+    def add(self, rows: Tensor, weight: float) -> None:
         self.image.add_(rows.float().T @ (rows.float() @ self.test_matrix()), alpha=weight)
 
-    def merge(self, other: SecondMoment) -> None:  # noqa: D102
+    @override
+    def merge(self, other: SecondMoment) -> None:
         assert isinstance(other, Sketch)
         self.image += other.image.to(self.image.device)
 
-    def times(self, factor: float) -> Sketch:  # noqa: D102
+    @override
+    def times(self, factor: float) -> Sketch:
         return Sketch(self.image * factor, self.seed)
 
-    def inner(self, other: SecondMoment) -> float:  # noqa: D102
+    @override
+    def inner(self, other: SecondMoment) -> float:
         assert isinstance(other, Sketch)
         return float((self.image.double() * other.image.to(self.image.device).double()).sum()) / self.image.shape[1]
 
@@ -224,14 +243,17 @@ class Sketch(SecondMoment):
         factor: Tensor = torch.linalg.solve_triangular(cholesky, shifted.T, upper=False)
         return factor.T
 
-    def matmul(self, vectors: Tensor) -> Tensor:  # noqa: D102
+    @override
+    def matmul(self, vectors: Tensor) -> Tensor:
         factor = self.factor().to(vectors.dtype)
         return factor @ (factor.T @ vectors)
 
-    def quadratic(self, vectors: Tensor) -> Tensor:  # noqa: D102
+    @override
+    def quadratic(self, vectors: Tensor) -> Tensor:
         return (self.factor().T.to(vectors.dtype) @ vectors).square().sum(0)
 
-    def tensors(self) -> dict[str, Tensor]:  # noqa: D102
+    @override
+    def tensors(self) -> dict[str, Tensor]:
         return {"sketch": self.image.cpu()}
 
 

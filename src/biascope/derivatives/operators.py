@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from biascope.derivatives.moments import DENSE_LIMIT, SKETCH_SIZE, Dense, Moments, PowerSums, Rows, Sketch, unit_of
 from biascope.results.estimate import Estimate, freedom_of, jackknife
@@ -71,12 +72,14 @@ class Matrix(LinearOperator):
         self._matrix = matrix
         self.size, self.device = matrix.shape[0], matrix.device
 
-    def matmul(self, vectors: Tensor) -> Tensor:  # noqa: D102
+    @override
+    def matmul(self, vectors: Tensor) -> Tensor:
         # A float32 kernel of 60,000 samples takes 14 GB; twice that beside it would not fit.
         rows = max(1, 2**27 // self.size)
         return torch.cat([part.double() @ vectors for part in torch.split(self._matrix, rows)])
 
-    def dense(self) -> Tensor | None:  # noqa: D102
+    @override
+    def dense(self) -> Tensor | None:
         return self._matrix.double() if self.size <= DENSE_LIMIT else None
 
 
@@ -182,7 +185,8 @@ class GradientCovariance(EstimatedOperator):
         self.rounding = max(rounding, SKETCH_SIZE * torch.finfo(torch.float32).eps if sketched else ROUNDING)
         self._sums: PowerSums | None = None
 
-    def matmul(self, vectors: Tensor) -> Tensor:  # noqa: D102
+    @override
+    def matmul(self, vectors: Tensor) -> Tensor:
         image = self.total.second.matmul(vectors) * self.unit**2
         if not self.centred:
             return image / self.draws
@@ -214,7 +218,8 @@ class GradientCovariance(EstimatedOperator):
             return rows.T * (self.unit / math.sqrt(self.draws))
         return (rows - self.total.total / self.draws).T * (self.unit / math.sqrt(self.draws - 1))
 
-    def signs(self) -> Tensor | None:  # noqa: D102
+    @override
+    def signs(self) -> Tensor | None:
         return self.total.second.whole()[1] if isinstance(self.total.second, Rows) else None
 
     def trace(self) -> Estimate:
@@ -341,12 +346,14 @@ class GramOfMean(EstimatedOperator):
         self.size, self.device = self._total.shape[0], self._total.device
         self._gram: Tensor | None = None
 
-    def dense(self) -> Tensor:  # noqa: D102
+    @override
+    def dense(self) -> Tensor:
         if self._gram is None:
             self._gram = _product(self._total, self._total) / self.draws**2
         return self._gram
 
-    def matmul(self, vectors: Tensor) -> Tensor:  # noqa: D102
+    @override
+    def matmul(self, vectors: Tensor) -> Tensor:
         return self.dense() @ vectors
 
     def trace(self) -> Estimate:

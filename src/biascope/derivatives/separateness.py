@@ -185,30 +185,7 @@ class _Roundings(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return results
 
 
-def _outputs(network: Network, x: Any) -> Tensor:
-    """``(n, p)``, of a copy: a network may work in place on its input."""
-    found = network(cloned(x)).detach()
-    return found.reshape(len(found), -1) if found.dim() else found.reshape(1, 1)
-
-
-def _other_batches(network: Network, x: Any, count: int) -> list[tuple[Tensor, Tensor]]:
-    """Outputs of some of the inputs in other batches: alone, in a pair, and all in another order."""
-    some = sorted({round(index * (count - 1) / (_ALONE - 1)) for index in range(_ALONE)})
-    batches = [torch.tensor([index]) for index in some] if count > 1 else []
-    if count > 2:
-        batches += [torch.tensor([count - 1, 0]), torch.arange(count - 1, -1, -1).roll(1)]
-    return [(places, _outputs(network, taken(x, places))) for places in batches]
-
-
-def _in_company(network: Network, x: Any) -> Tensor | None:
-    """Outputs of a few made-up inputs and of the given ones behind them; ``None`` where the network does not take them."""
-    try:
-        return _outputs(network, _companions(x))
-    except Exception:  # a network may refuse what is made up
-        return None
-
-
-def _companions(x: Any) -> Any:
+def companions(x: Any) -> Any:
     """Inputs in front of which a few others stand: numbers of the same mean and spread, ids that occur in the batch."""
     leaves, structure = tree_flatten(x)
     joined = []
@@ -228,3 +205,26 @@ def _companions(x: Any) -> Any:
             made = leaf.flatten()[places]
         joined.append(torch.cat([made, leaf]))
     return tree_unflatten(joined, structure)
+
+
+def _outputs(network: Network, x: Any) -> Tensor:
+    """``(n, p)``, of a copy: a network may work in place on its input."""
+    found = network(cloned(x)).detach()
+    return found.reshape(len(found), -1) if found.dim() else found.reshape(1, 1)
+
+
+def _other_batches(network: Network, x: Any, count: int) -> list[tuple[Tensor, Tensor]]:
+    """Outputs of some of the inputs in other batches: alone, in a pair, and all in another order."""
+    some = sorted({round(index * (count - 1) / (_ALONE - 1)) for index in range(_ALONE)})
+    batches = [torch.tensor([index]) for index in some] if count > 1 else []
+    if count > 2:
+        batches += [torch.tensor([count - 1, 0]), torch.arange(count - 1, -1, -1).roll(1)]
+    return [(places, _outputs(network, taken(x, places))) for places in batches]
+
+
+def _in_company(network: Network, x: Any) -> Tensor | None:
+    """Outputs of a few made-up inputs and of the given ones behind them; ``None`` where the network does not take them."""
+    try:
+        return _outputs(network, companions(x))
+    except Exception:  # a network may refuse what is made up
+        return None

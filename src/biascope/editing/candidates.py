@@ -19,6 +19,7 @@ from biascope.editing.encoders.encoder import Encoder
 from biascope.editing.heads import Head, checked_features, fitted_head, identity_head
 from biascope.editing.merge import require_related
 from biascope.editing.model_heads import ends_with, headless, own_head, require_linear
+from biascope.editing.reading import Reading
 from biascope.editing.stream import TaskStream, is_vector
 from biascope.editing.tasks import task_of
 from biascope.editing.unlabelled import SPLIT, prepared_samples, unlabelled_images
@@ -38,42 +39,6 @@ from biascope.tasks.task import Arrays
 
 PROBES = (5000, 1000)  # training and validation samples of a linear probe at most
 CLASSES = "single_label_classification"  # Hugging Face's problem_type of a model that predicts one class of each sample
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How a user's models and samples are read.
-
-    Attributes:
-        model: The network: an encoder's name, a network's, ``path/to/file.py:build``; ``None`` for a base that is a folder.
-        settings: For its builder.
-        input: Shape of one input as ``1x32x32``; smaller images are centred in it.
-        head: A last linear layer that every model has of its own, such as ``"head"``; it is not merged. Models on an encoder may
-            also have one under the encoder's usual name.
-        features: Whether outputs are features, which are compared as they are.
-        pixels: ``"own"`` (standardised over the set's training images), ``"unit"`` (from 0 to 1) or ``"MEAN:SPREAD"``, one number
-            for each channel or one for all.
-        split: Where samples are taken from; by default test, validation or train, the first that there is.
-        samples: Samples of each set at most.
-        unrelated: Whether models may have another base.
-        seed: Random seed for the choice of samples.
-    """
-
-    model: str | None = None
-    settings: Mapping[str, Any] | None = None
-    input: str = ""
-    head: str | None = None
-    features: bool = False
-    pixels: str = "own"
-    split: str | None = None
-    samples: int = 1000
-    unrelated: bool = False
-    seed: int = 0
-
-    @property
-    def choice(self) -> dict[str, Any]:
-        """The choice of samples."""
-        return {"points": self.samples, "split": self.split, "seed": self.seed}
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number
@@ -65,7 +66,8 @@ class Merge(Result):
     }
 
     @property
-    def subject(self) -> str:  # noqa: D102
+    @override
+    def subject(self) -> str:
         return f"{self.base} {self._sum()}"
 
     @property
@@ -83,7 +85,8 @@ class Merge(Result):
         """Relative deviation of the written edit from the computed edit."""
         return _ratio(_length(self.error_norms), _length(self.edit_norms))
 
-    def headline(self) -> dict[str, Number]:  # noqa: D102
+    @override
+    def headline(self) -> dict[str, Number]:
         lost, away = Estimate.exact(self.error), Estimate.exact(self.lost_share)
         return {
             "edit_size": Estimate.exact(self.size).named("norm of the edit, relative to the weights"),
@@ -98,7 +101,8 @@ class Merge(Result):
             },
         }
 
-    def sentence(self) -> str:  # noqa: D102
+    @override
+    def sentence(self) -> str:
         words = f"{self.base} {self._sum()} is written to {self.file}. The edit moves {short(float(self.numbers.sum()))} numbers by "
         words += f"{percent(self.size)} of their norm"
         relative = self.edit_norms / np.where(self.base_norms > 0, self.base_norms, np.inf)
@@ -137,7 +141,8 @@ class Merge(Result):
         ]
         return {"layers": layers, "layers_by_model": vectors}
 
-    def story(self) -> Story:  # noqa: D102
+    @override
+    def story(self) -> Story:
         return Story(
             meaning=(
                 "The edit was written as computed, up to rounding. Numbers that were rounded away did not change, which "
@@ -152,7 +157,8 @@ class Merge(Result):
             ],
         )
 
-    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+    @override
+    def plots(self, dark: bool = False) -> dict[str, Figure]:
         norms = {name: self.task_norms[:, index] for index, name in enumerate(self.models)}
         curves = {"the edit": self.edit_norms, **norms, "lost to rounding": self.error_norms}
         reading = "Each dot is a layer, in the order of their names: the norm of each task vector, of the edit "
@@ -210,7 +216,8 @@ class Difference(Result):
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = WEIGHT_AXES
 
     @property
-    def subject(self) -> str:  # noqa: D102
+    @override
+    def subject(self) -> str:
         return f"{', '.join(self.models)} against {self.base}"
 
     @property
@@ -251,7 +258,8 @@ class Difference(Result):
             for k, (name, (one, two)) in enumerate(zip(self.pair_names, self.pairs, strict=True))
         }
 
-    def headline(self) -> dict[str, Number]:  # noqa: D102
+    @override
+    def headline(self) -> dict[str, Number]:
         numbers = {
             f"task_vector_size:{name}": Estimate.exact(float(value)).named(
                 f"norm of the update of {name} minus that of {self.base}, relative to the latter"
@@ -267,7 +275,8 @@ class Difference(Result):
             )
         return {key: number for key, number in numbers.items() if math.isfinite(number.value)}
 
-    def sentence(self) -> str:  # noqa: D102
+    @override
+    def sentence(self) -> str:
         total = float(self.numbers.sum())
         parts = []
         for name, changed, distance in zip(self.models, self.changed.sum(0), self.distances, strict=True):
@@ -315,7 +324,8 @@ class Difference(Result):
         ]
         return {"layers": layers, "layers_by_model": models} | ({"layers_by_pair": pairs} if pairs else {})
 
-    def story(self) -> Story:  # noqa: D102
+    @override
+    def story(self) -> Story:
         return Story(
             meaning=(
                 "Large distances show which layers fine-tuning changed. Cosines below 0 and more than 50 % opposite changes "
@@ -327,7 +337,8 @@ class Difference(Result):
             ],
         )
 
-    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+    @override
+    def plots(self, dark: bool = False) -> dict[str, Figure]:
         distances = {name: _above(self.task_norms[:, k], self.base_norms) for k, name in enumerate(self.models)}
         reading = "Each dot is a layer, in the order of their names: the norm of the difference, relative to the norm of the layer."
         figure = _dots_figure(distances, self.layers, reading, dark, decades=True)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from biascope.families import weights
 from biascope.families.acceptance import accepted_outputs, module_built, require_measurable, shape_of
+from biascope.families.attention import attention_of
 from biascope.families.draws import Draws, GivenDraws, InitialDraws, MappedDraws, RepeatedDraws
 from biascope.families.inputs import placed, taken
 from biascope.families.network import PROOF, Network
@@ -212,6 +213,17 @@ class Family(ABC):
         """Number of layers of one network: modules that own weights of two or more axes."""
         modules = self.template.module.modules()
         return sum(any(own.dim() > 1 for own in each.parameters(recurse=False)) for each in modules)
+
+    @property
+    def attention(self) -> str:
+        """How models of transformers in the network compute attention, ``"eager"`` or ``"sdpa"``; empty without such a model."""
+        return attention_of(self.template.module)
+
+    @property
+    def came_in(self) -> str:
+        """The types of weights that are narrower than float32, as the user's module holds them; empty without such weights."""
+        narrow = {tensor.dtype for tensor in self.template.params.values() if tensor.dtype.itemsize < 4}
+        return ", ".join(sorted(str(each).removeprefix("torch.") for each in narrow))
 
     @property
     def identity(self) -> dict[str, object]:

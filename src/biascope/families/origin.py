@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from biascope.families.acceptance import copied, shape_of
+from biascope.families.attention import allow_stacked_masks, attention_of, replace_fused_attention
 from biascope.families.gradient_hooks import remove_gradient_hooks
 from biascope.families.inputs import cloned, on_tensors, taken
 from biascope.families.plain_layers import use_plain_layers
@@ -79,6 +80,7 @@ class Origin:
         params: The parameters that the module came with.
         buffers: Its buffers, likewise.
         couples_inputs: Whether inputs of one batch influence one another.
+        attention: How the module itself computes attention; see :func:`biascope.families.attention.attention_of`.
         rearranged: What its ``eval()`` changes beside the mode.
         copies: Whether the module is copied, and not made anew.
     """
@@ -89,6 +91,7 @@ class Origin:
         if batchnorm not in BATCHNORM_MODES:
             raise ValueError(f"batchnorm must be 'eval' or 'train', got {batchnorm!r}. Pass batchnorm='eval'.")
         self.name, self._batchnorm = name, batchnorm
+        self.attention = attention_of(module)
         self._given = {key: weakref.ref(tensor) for key, tensor in state_of(module).items()}
         came = copied(module, name)  # never called: a call may leave behind what it computed
         forget_as_made(came)
@@ -439,6 +442,8 @@ def _as_in_training(module: nn.Module) -> nn.Module:
 def _prepared(module: nn.Module, batchnorm: str) -> bool:
     """Prepare a module in evaluation mode for forward passes, in place; whether the inputs of a batch influence one another."""
     use_plain_layers(module)
+    replace_fused_attention(module)
+    allow_stacked_masks(module)
     module.requires_grad_(False)
     layers = [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
     if batchnorm == "train":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
+from typing_extensions import override
 
 
 class PlainRReLU(nn.RReLU):
@@ -16,7 +17,8 @@ class PlainRReLU(nn.RReLU):
         True
     """
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: D102
+    @override
+    def forward(self, input: Tensor) -> Tensor:
         if self.training:
             return super().forward(input)
         return nn.functional.leaky_relu(input, (self.lower + self.upper) / 2, self.inplace)
@@ -25,7 +27,8 @@ class PlainRReLU(nn.RReLU):
 class PlainWeightNorm(parametrizations._WeightNorm):
     """``g v / ‖v‖``, the norm taken over all axes but one, or over all where that is -1."""
 
-    def forward(self, weight_g: Tensor, weight_v: Tensor) -> Tensor:  # noqa: D102
+    @override
+    def forward(self, weight_g: Tensor, weight_v: Tensor) -> Tensor:
         axes = None if self.dim == -1 else [axis for axis in range(weight_v.dim()) if axis != self.dim]
         norm: Tensor = torch.linalg.vector_norm(weight_v, dim=axes, keepdim=axes is not None)
         return weight_v * (weight_g / norm)

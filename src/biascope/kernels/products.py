@@ -340,11 +340,6 @@ class Alignment:
         low, high = float(self.values.min()), float(self.values.max())
         return f"Alignment({targets}, {low:.3g} to {high:.3g}, {self.inputs:,} inputs{words})"
 
-    @property
-    def rkhs_bound(self) -> Tensor:
-        """``‖f*‖⁴/α(f*)``, below which the squared norm of the target in the kernel's space, ``yᵀK⁻¹y``, cannot be."""
-        return self.squared_norms ** (1 if self.normalised else 2) / self.values
-
     def population(self, target: int = 0) -> Estimate:
         """The alignment of a target for the distribution of the inputs."""
         return Estimate.from_error(float(self.unbiased[target]), float(self.standard_errors[target]), self.inputs)

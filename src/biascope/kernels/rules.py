@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from biascope.kernels.layer_gradients import (
     both_ways,
@@ -119,13 +120,15 @@ class PerSample(GradientRule):
         work = sum(each.shape[1] for each in read) * shape.numel()
         self.cost = Cost(work or kept, shape.numel(), 0, shape.numel() if self.formed else kept)
 
-    def held(self, uses: list[tuple[Call, str]], samples: int) -> Held:  # noqa: D102
+    @override
+    def held(self, uses: list[tuple[Call, str]], samples: int) -> Held:
         if self.formed:
             parts = [sample_gradients(call, role, samples, 0, self.rows).flatten(1) for call, role in uses]
             return [parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)]
         return [_led(part, samples) for call, _ in uses for part in (call.inputs, call.gradient)]
 
-    def columns(self, held: Held, first: int, last: int) -> Tensor:  # noqa: D102
+    @override
+    def columns(self, held: Held, first: int, last: int) -> Tensor:
         if self.formed:
             return held[0][:, first * self.row_size : last * self.row_size]
         parts = []
@@ -155,11 +158,13 @@ class ByPosition(PairRule):
         self.pair_size = 2 * pairs
         self.cost = Cost(0, pairs * (width + shape[0]), 5 * pairs, self.positions * (width + shape[0]))
 
-    def held(self, uses: list[tuple[Call, str]], samples: int) -> Held:  # noqa: D102
+    @override
+    def held(self, uses: list[tuple[Call, str]], samples: int) -> Held:
         call = uses[0][0]
         return [patches(call, samples), output_gradients(call, samples)]
 
-    def tile(self, rows: Held, columns: Held) -> Tensor:  # noqa: D102
+    @override
+    def tile(self, rows: Held, columns: Held) -> Tensor:
         return _hadamard(_grams(rows[0], columns[0]), _grams(rows[1], columns[1]), len(rows[0]), self.positions)
 
 
@@ -215,11 +220,13 @@ class ByShift(PairRule):
         left, right, top, bottom = self._padding
         return [(top, bottom), (left, right)]
 
-    def held(self, uses: list[tuple[Call, str]], samples: int) -> Held:  # noqa: D102
+    @override
+    def held(self, uses: list[tuple[Call, str]], samples: int) -> Held:
         call = uses[0][0]
         return [call.inputs.flatten(2).transpose(1, 2).contiguous(), output_gradients(call, samples)]
 
-    def tile(self, rows: Held, columns: Held) -> Tensor:  # noqa: D102
+    @override
+    def tile(self, rows: Held, columns: Held) -> Tensor:
         r, c, (height, width) = len(rows[0]), len(columns[0]), self._size
         gram = _grams(rows[0], columns[0]).reshape(r, height, width, c, height, width)
         if any(self._padding):
@@ -257,13 +264,15 @@ class ById(PairRule):
         width = shape[1]
         self.cost = Cost(0, self.positions**2 * width, 6 * self.positions**2, self.positions * (width + 1))
 
-    def held(self, uses: list[tuple[Call, str]], samples: int) -> Held:  # noqa: D102
+    @override
+    def held(self, uses: list[tuple[Call, str]], samples: int) -> Held:
         call = uses[0][0]
         ids = call.inputs.reshape(samples, -1)
         back = output_gradients(call, samples)
         return [ids, back * kept_ids(call, ids)[:, :, None]]
 
-    def tile(self, rows: Held, columns: Held) -> Tensor:  # noqa: D102
+    @override
+    def tile(self, rows: Held, columns: Held) -> Tensor:
         equal = rows[0].reshape(-1, 1) == columns[0].reshape(1, -1)
         return _hadamard(_grams(rows[1], columns[1]), equal, len(rows[0]), self.positions)
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
+import itertools
 import math
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +25,7 @@ from biascope.families.family import Family
 from biascope.families.inputs import cloned
 from biascope.families.network import Network
 from biascope.families.weights import Params
+from biascope.kernels.batch_gate import INPUT, WEIGHT, Passage, padding_difference, passage
 from biascope.kernels.gram import tangent_gram
 from biascope.kernels.plan import chosen_parameters
 from biascope.runs.ambient import under_torch_defaults
@@ -33,10 +37,9 @@ from biascope.runs.rehearsal import counted
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 
-INPUT, WEIGHT = "input", "weight"  # what a measurement differentiates by
-
 _INPUTS = 4
 _TOLERANCE = 1e-5
+_PADDING = 2  # positions that are put behind a text, and masked
 _ROUNDING = 1.0  # the tolerance of errors in units of what rounding explains
 _FAR = 100.0  # times the inputs: where differences look by default
 _ROUNDINGS = 64  # of the largest output: what a constant output may move by
@@ -110,15 +113,20 @@ def selftest(family: Family, shape: tuple[int, ...], *, readout: str = "first", 
     """
     # A random forward pass must not advance the user's generators.
     with plain_attention(), forked_rng(seed_of(seed, "selftest")):
-        run = _usable_run(family, lambda run: Probe.gaussian(shape, num=_INPUTS, seed=seed).inputs(0, 1, run), "cpu")
+        run = selftest_run(family, shape, seed=seed)
         x = Probe.gaussian(shape, num=_INPUTS, seed=seed).inputs(0, 1, run)
         family.first_outputs(x, run)
         shared = _Identity("members differ in weights alone", 0.0, lambda: _shared_forward(family, x, run), "")
         proof = _run_check(shared)  # first, since draws warn of what is not proven to do no harm
+        gate = passage(family, lambda _: x, derivatives=(INPUT, WEIGHT), readout=readout, run=run)
+        for sentence in gate.told:
+            warnings.warn(sentence, stacklevel=2)
         stack = family.draw(3, seed=seed, run=run).read(readout)
         moving = [index for index in range(3) if not _is_constant(stack.member(index), x)]
         network = stack.member(moving[0] if moving else 0)  # one dead draw does not make a network constant
-        identities = _identities(stack, network, x, _arithmetic(network, x), seed, run)
+        identities = itertools.chain(
+            _identities(stack, network, x, _arithmetic(network, x), seed, run), _of_samples(network, x, gate)
+        )
         # Where nothing moves, whatever is compared is equal.
         every, checks = list(identities), [proof if moving else _unproven(shared)]
         with counted("checks", len(every)) as advance:
@@ -126,6 +134,11 @@ def selftest(family: Family, shape: tuple[int, ...], *, readout: str = "first", 
                 checks.append(_run_check(identity) if moving else _unproven(identity))
                 advance(1)
         return checks
+
+
+def selftest_run(family: Family, shape: tuple[int, ...], *, seed: int = 0) -> Run:
+    """Device and precision of a selftest: float64 on the CPU, unless the network runs in float32 only."""
+    return _usable_run(family, lambda run: Probe.gaussian(shape, num=_INPUTS, seed=seed).inputs(0, 1, run), "cpu")
 
 
 @dataclass(frozen=True)
@@ -197,6 +210,27 @@ def _identities(
     )
 
 
+def _of_samples(network: Network, x: Tensor, gate: Passage) -> Iterator[_Identity]:
+    """A sample is the same alone, in a batch, and beside padding where the network takes a mask."""
+    yield _Identity(
+        "a sample has the same gradients in a batch",
+        gate.allowed,
+        lambda: gate.difference,
+        gate.refused or "gradients depend on the batch",
+    )
+    taken = [name for name in inspect.signature(network.module.forward).parameters if name != "self"]
+    if "attention_mask" in taken and x.dim() > 2:
+        longer = torch.cat([x, x[:, :_PADDING]], 1)
+        mask = torch.ones(longer.shape[:2], dtype=torch.long)
+        mask[:, x.shape[1] :] = 0
+        yield _Identity(
+            "padding changes nothing",
+            gate.allowed,
+            lambda: padding_difference(network, {taken[0]: longer, "attention_mask": mask}),
+            "masked positions have an influence on the others",
+        )
+
+
 def warnings_of(
     family: Family,
     inputs: Callable[[Run], Any],
@@ -243,44 +277,67 @@ def warnings_of(
 
 
 def derivative_checks(
-    derivatives: Callable[[Mapping[str, Any]], Collection[str]],
-) -> Callable[[Family, Callable[[Run], Any], Mapping[str, Any], Run | None], list[str]]:
+    derivatives: Callable[[Mapping[str, Any]], Collection[str]], *, half: bool = False
+) -> DerivativeChecks:
     """Checks for a measurement, as the register takes them.
 
     Args:
         derivatives: What the measurement differentiates by under its settings: ``"input"``, ``"weight"``, both or nothing.
+        half: Whether it takes derivatives in the precision of the run also where that is less than float32.
     """
+    return DerivativeChecks(derivatives, half)
 
-    def checks(family: Family, inputs: Callable[[Run], Any], settings: Mapping[str, Any], run: Run | None) -> list[str]:
-        readout = "random" if settings.get("kernel") == "trace" else settings.get("readout", "first")
+
+@dataclass(frozen=True)
+class DerivativeChecks:
+    """The checks before and after a measurement that differentiates; see :func:`derivative_checks`."""
+
+    derivatives: Callable[[Mapping[str, Any]], Collection[str]]
+    half: bool
+
+    def before(
+        self, family: Family, inputs: Callable[[Run], Any], settings: Mapping[str, Any], run: Run | None
+    ) -> tuple[str, list[str]]:
+        """The precision to measure in, and what to tell of it; see :mod:`biascope.kernels.batch_gate`.
+
+        Raises:
+            ValueError: If samples have other gradients in a batch than alone, whatever the precision.
+        """
+        run = run or Run()
+        if not (wanted := self.derivatives(settings)):
+            return run.precision, []
+        found = passage(family, inputs, derivatives=wanted, readout=_read_by(settings), half=self.half, run=run)
+        if found.refused:
+            raise ValueError(found.refused)
+        return found.precision, list(found.told)
+
+    def after(
+        self, family: Family, inputs: Callable[[Run], Any], settings: Mapping[str, Any], run: Run | None
+    ) -> list[str]:
+        """Sentences on derivatives that do not fit the forward pass."""
         run = run or Run()
         names = tuple(chosen_parameters(family.template, settings.get("parameters")))
-        asked = readout, tuple(derivatives(settings)), names, settings.get("seed", 0), run.device, run.on, family.name
-        # The measurements of a scan look at the same network and inputs, and a pass may be dear.
-        return _LATEST.get(
-            family.template, (*asked, content_of(inputs(run))), lambda: found(family, inputs, *asked[:4], run)
-        )
+        wanted = tuple(self.derivatives(settings))
+        how = family.name, _read_by(settings), wanted, names, settings.get("seed", 0), run.device, run.on, run.precision
 
-    def found(
-        family: Family,
-        inputs: Callable[[Run], Any],
-        readout: str,
-        wanted: Collection[str],
-        parameters: Collection[str],
-        seed: int,
-        run: Run,
-    ) -> list[str]:
-        zeros = doubts_of_zeros(family, inputs(_usable_run(family, inputs, "cpu" if run.on else run.device)), readout)
-        if not wanted:
-            return zeros
-        return zeros + warnings_of(
-            family, inputs, derivatives=wanted, readout=readout, parameters=parameters, seed=seed, run=run
-        )
+        def found() -> list[str]:
+            precise = _usable_run(family, inputs, "cpu" if run.on else run.device)
+            zeros = doubts_of_zeros(family, inputs(precise), _read_by(settings))
+            if not wanted:
+                return zeros
+            return zeros + warnings_of(
+                family, inputs, derivatives=wanted, readout=how[1], parameters=names, seed=how[4], run=run
+            )
 
-    return checks
+        # The measurements of a scan look at the same network and inputs, and passes of a large one are dear.
+        return list(_FOUND.get(family.template, (*how, content_of(inputs(run))), found))
 
 
-_LATEST = Latest[list[str]]()  # sentences about a network
+_FOUND = Latest[list[str]]()  # of a network
+
+
+def _read_by(settings: Mapping[str, Any]) -> str:
+    return "random" if settings.get("kernel") == "trace" else str(settings.get("readout", "first"))
 
 
 _INPUT_SLOPE, _WEIGHT_SLOPE = "its input gradients are the slope", "its weight gradients are the slope"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 from torch import nn
+from typing_extensions import override
 
 from biascope.families.family import Family
 from biascope.results.draw import PALETTE, captioned
@@ -85,7 +86,8 @@ class Aliasing(Result):
         floor = np.median(self.spectrum[:, self.frequencies > self.sampling / 2], axis=1)
         return np.asarray(self.copy_amplitudes.max(1) / np.maximum(floor, 1e-12))
 
-    def headline(self) -> dict[str, Number]:  # noqa: D102
+    @override
+    def headline(self) -> dict[str, Number]:
         found = {
             "copies_over_tones": (self.ratio, "amplitude of the copies relative to the tones"),
             "prominence": (self.prominence, "largest copy relative to the median beyond Nyquist"),
@@ -94,7 +96,8 @@ class Aliasing(Result):
         }
         return {key: over(each, within=(0.0, math.inf)).named(label) for key, (each, label) in found.items()}
 
-    def sentence(self) -> str:  # noqa: D102
+    @override
+    def sentence(self) -> str:
         ratio, (trained, between) = self.ratio.mean(), self.error.mean(0)
         heard, copies = (listed([f"{number:g}" for number in each]) for each in (self.tones, self.copies))
         return (
@@ -103,7 +106,8 @@ class Aliasing(Result):
             f"{percent(between)} between them."
         )
 
-    def story(self) -> Story:  # noqa: D102
+    @override
+    def story(self) -> Story:
         return Story(
             meaning=(
                 "The network was trained on samples. Tones beyond the Nyquist frequency cannot be seen in them, so a copy "
@@ -115,7 +119,8 @@ class Aliasing(Result):
             ],
         )
 
-    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+    @override
+    def plots(self, dark: bool = False) -> dict[str, Figure]:
         curves = {
             f"at {2 * self.frequencies[-1]:g} Hz": (self.frequencies, self.spectrum.mean(0)),
             f"at {self.sampling:g} Hz": (self.sampled_frequencies, self.sampled_spectrum.mean(0)),

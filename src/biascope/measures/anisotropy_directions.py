@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 from torch import nn
+from typing_extensions import override
 
 from biascope.derivatives.covariance import GradientSampler, agreement_of_halves, gradient_covariance
 from biascope.derivatives.mixed import MixedDerivative
@@ -67,7 +68,8 @@ class Anisotropy(CovarianceResult):
         """How derivatives were taken, in words."""
         return "mixed derivative of one network" if self.tangent else super().estimator
 
-    def headline(self) -> dict[str, Number]:  # noqa: D102
+    @override
+    def headline(self) -> dict[str, Number]:
         shown = super().headline()
         if self.alignments:
             shown["trace"] = self.trace.named("sum of all alignments")
@@ -78,7 +80,8 @@ class Anisotropy(CovarianceResult):
             shown["coherence"] = Estimate(self.coherence).named("cosine between the averages of two halves")
         return shown
 
-    def sentence(self) -> str:  # noqa: D102
+    @override
+    def sentence(self) -> str:
         rank, size = self.effective_rank, self.size
         if self.coherence is not None and self.coherence < 0.5:
             halves = f"(the averages of two halves have cosine {self.coherence:.2f})"
@@ -100,7 +103,8 @@ class Anisotropy(CovarianceResult):
             words += f" The alignments leave out the effect of the kinks of {' and '.join(self.kinks)}."
         return words
 
-    def story(self) -> Story:  # noqa: D102
+    @override
+    def story(self) -> Story:
         return replace(
             super().story(),
             sentences=self._sentences(),
@@ -117,7 +121,8 @@ class Anisotropy(CovarianceResult):
         words = self.sentence().replace(f" The network prefers {prefers}.", "") if prefers else self.sentence()
         return [Sentence(words, "spectrum"), *self.preference_sentences(), *self.resolved_sentence()]
 
-    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+    @override
+    def plots(self, dark: bool = False) -> dict[str, Figure]:
         shown_as = "Squared mixed derivative" if self.mixed else "Variance of the gradient"
         return self.direction_plots("Alignment with the tangent kernel" if self.alignments else shown_as, dark)
 
@@ -139,7 +144,7 @@ def _derivatives(settings: Mapping[str, Any]) -> tuple[str, ...]:
     paper="nads2020",
     result=Anisotropy,
     example=_example,
-    checks=derivative_checks(_derivatives),
+    checks=derivative_checks(_derivatives, half=True),
 )
 def anisotropy_directions(
     family: Family,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from torch import nn
+from typing_extensions import override
 
 from biascope.derivatives.covariance import GradientSampler, gradient_covariance
 from biascope.families.family import Family
@@ -39,7 +40,8 @@ class Geometry(CovarianceResult):
     }
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {**CovarianceResult.axes, "matrix": ("row", "column")}
 
-    def sentence(self) -> str:  # noqa: D102
+    @override
+    def sentence(self) -> str:
         rank, size = self.effective_rank, self.size
         if self.unclear():
             return f"{self.subject} needs more draws: it is unclear over how many of {size} directions its gradient spreads."
@@ -49,7 +51,8 @@ class Geometry(CovarianceResult):
         words = f"Averaged over inputs, the gradient of {self.subject} spreads over about {self.counted()} of {size} directions."
         return words + (f" The network prefers {prefers}." if prefers else "")
 
-    def story(self) -> Story:  # noqa: D102
+    @override
+    def story(self) -> Story:
         return replace(
             super().story(),
             sentences=self._sentences(),
@@ -68,7 +71,8 @@ class Geometry(CovarianceResult):
         # A picture of directions belongs to other measurements; here the viewer shows them.
         return [Sentence(text, "directions" if key == "leading_directions" else key) for text, key in found]
 
-    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+    @override
+    def plots(self, dark: bool = False) -> dict[str, Figure]:
         from biascope.results import draw
 
         pictures = {}
@@ -102,7 +106,7 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     paper="geometry2025",
     result=Geometry,
     example=_example,
-    checks=derivative_checks(lambda settings: ("input",) if settings["estimator"] == "exact" else ()),
+    checks=derivative_checks(lambda settings: ("input",) if settings["estimator"] == "exact" else (), half=True),
 )
 def average_geometry(
     family: Family,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from biascope.editing import pictures
 from biascope.editing.accuracies import resample_counts
@@ -110,7 +111,8 @@ class Disentanglement(EditingResult):
         moved = self.control[:, self.inside].mean(1)
         return {name: Estimate.from_draws(moved[i], self.control_box[i]) for i, name in enumerate(self.methods)}
 
-    def headline(self) -> dict[str, Number]:  # noqa: D102
+    @override
+    def headline(self) -> dict[str, Number]:
         low, high = self.box
         grid = f"share of the grid with ξ < {self.threshold:g}"
         unit = SHARE if self.distance == "disagreement" else ""  # of predictions
@@ -124,7 +126,8 @@ class Disentanglement(EditingResult):
             for name, each in self.control_changes.items()
         }
 
-    def sentence(self) -> str:  # noqa: D102
+    @override
+    def sentence(self) -> str:
         first, second = self.tasks
         shares = [f"{100 * each.value:.0f} % ({name})" for name, each in self.areas.items()]
         # Not by the areas: far from the pre-trained weights a network may answer one class for everything, and ξ is low there too.
@@ -145,7 +148,8 @@ class Disentanglement(EditingResult):
             f"{', '.join(shares)} of the coefficients in [{self.alphas[0]:g}, {self.alphas[-1]:g}]².{ending}"
         )
 
-    def story(self) -> Story:  # noqa: D102
+    @override
+    def story(self) -> Story:
         return Story(
             meaning=(
                 "Where ξ is small, adding both task vectors changes each task as its own vector alone would. A large area "
@@ -156,7 +160,8 @@ class Disentanglement(EditingResult):
             next_steps=[Step("Check models of your own for merging.", "biascope merge check BASE MODELS --data DATA")],
         )
 
-    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+    @override
+    def plots(self, dark: bool = False) -> dict[str, Figure]:
         maps = dict(zip(self.methods, self.xi, strict=True))
         found = {
             "disentanglement_error": captioned(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from biascope.editing.heads import Head, headed
 from biascope.editing.outputs import sampled
@@ -69,7 +70,8 @@ class EigenfunctionLocalisation(EditingResult):
             for i, state in enumerate(self.states)
         }
 
-    def headline(self) -> dict[str, Number]:  # noqa: D102
+    @override
+    def headline(self) -> dict[str, Number]:
         numbers = {
             f"local_energy_share:{state}": each.named(f"share of the local energy on the task, {state}", SHARE)
             for state, each in self.shares(self.energy).items()
@@ -81,7 +83,8 @@ class EigenfunctionLocalisation(EditingResult):
             for state, each in self.shares(self.weighted).items()
         }
 
-    def sentence(self) -> str:  # noqa: D102
+    @override
+    def sentence(self) -> str:
         task, other = self.names
         words = [f"{100 * each.value:.0f} % ({state} weights)" for state, each in self.shares(self.energy).items()]
         return (
@@ -89,7 +92,8 @@ class EigenfunctionLocalisation(EditingResult):
             f"samples of {task}. The rest lies on {other}. Without localisation, the share is 50 % or more."
         )
 
-    def story(self) -> Story:  # noqa: D102
+    @override
+    def story(self) -> Story:
         return Story(
             meaning=(
                 "A share near 100 % means that the functions that represent a task are active on its own samples alone, so that "
@@ -102,7 +106,8 @@ class EigenfunctionLocalisation(EditingResult):
             ],
         )
 
-    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+    @override
+    def plots(self, dark: bool = False) -> dict[str, Figure]:
         energies = dict(zip(self.states, self.energy, strict=True))
         return {
             "local_energy": captioned("Local energy", local_energy_figure(energies, self.points, self.names, dark=dark))

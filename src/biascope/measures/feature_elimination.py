@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from biascope.derivatives.covariance import gaussian_sampler, gradient_covariance
 from biascope.derivatives.matrices import data_covariance
@@ -75,7 +76,8 @@ class FeatureElimination(Result):
         """By how much the accuracy after removing by geometry is ahead, as a difference of shares, (repeat, place)."""
         return np.asarray(self.accuracy - self.accuracy_at_random)
 
-    def headline(self) -> dict[str, Number]:  # noqa: D102
+    @override
+    def headline(self) -> dict[str, Number]:
         last, at_random = self.accuracy[:, -1], self.accuracy_at_random[:, -1]
         words = f"accuracy with {self.removed[-1]:,} directions removed"
         return {
@@ -97,7 +99,8 @@ class FeatureElimination(Result):
         common = paired_error(self.lead_by_block[:, touched].mean(1))
         return over(self.lead[:, touched].mean(1), shared=common, within=(-1.0, 1.0), confidence=CONFIDENCE)
 
-    def sentence(self) -> str:  # noqa: D102
+    @override
+    def sentence(self) -> str:
         lead = self._mean_lead()
         by, random = (100 * each[:, -1].mean() for each in (self.accuracy, self.accuracy_at_random))
         judged = "costs less than" if lead.low > 0 else "costs more than" if lead.high < 0 else "costs about as much as"
@@ -113,7 +116,8 @@ class FeatureElimination(Result):
             f"counts is {100 * lead.value:+.1f} points."
         )
 
-    def story(self) -> Story:  # noqa: D102
+    @override
+    def story(self) -> Story:
         return Story(
             meaning=(
                 "If removing the directions of least geometry costs less accuracy than removing random ones of equal "
@@ -128,7 +132,8 @@ class FeatureElimination(Result):
             ],
         )
 
-    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+    @override
+    def plots(self, dark: bool = False) -> dict[str, Figure]:
         curves, bands = {}, {}
         for name, each in (("least geometry first", self.accuracy), ("at random", self.accuracy_at_random)):
             found = [over(100 * column, within=(0.0, 100.0), confidence=CONFIDENCE) for column in each.T]

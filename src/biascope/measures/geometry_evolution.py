@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from biascope.derivatives.covariance import gaussian_sampler, gradient_covariance
 from biascope.derivatives.matrices import FORMED, DrawnMatrix, GramOfRows, correlation_with_identity, references
@@ -88,7 +89,8 @@ class GeometryEvolution(Result):
         # The correction for noise may overshoot: no correlation lies beyond -1 or 1.
         return Estimate.from_error(value, error, min(32, self.draws)).within(-1.0, 1.0)
 
-    def headline(self) -> dict[str, Number]:  # noqa: D102
+    @override
+    def headline(self) -> dict[str, Number]:
         place = int(np.abs(self.sizes - 10).argmin())
         within = f"share of the {self.sizes[place]} leading directions within those of GSG"
         return {
@@ -99,7 +101,8 @@ class GeometryEvolution(Result):
             "leading_overlap": Estimate(float(self.overlap[place])).named(within, SHARE),
         }
 
-    def sentence(self) -> str:  # noqa: D102
+    @override
+    def sentence(self) -> str:
         data, seen = (self.with_reference(name).value for name in ("S", "GSG"))
         whole = "shrinks" if self.with_reference("I").value < 0 else "grows"
         closer = "the data as the network sees them (GSG)" if abs(seen) >= abs(data) else "the plain data (S)"
@@ -109,7 +112,8 @@ class GeometryEvolution(Result):
             f"{self.chance[0]:.2f} in absolute value."
         )
 
-    def story(self) -> Story:  # noqa: D102
+    @override
+    def story(self) -> Story:
         return Story(
             meaning=(
                 "A correlation well above that of a matrix without structure means that training first changes the geometry "
@@ -123,7 +127,8 @@ class GeometryEvolution(Result):
             ],
         )
 
-    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+    @override
+    def plots(self, dark: bool = False) -> dict[str, Figure]:
         line = np.arange(1, len(self.eigenvalues) + 1)
         return {
             "overlap_with_gsg": captioned(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from biascope.derivatives.covariance import gaussian_sampler, gradient_covariance
 from biascope.derivatives.gradients import input_gradient, plain_attention
@@ -112,7 +113,8 @@ class GeometryMotion(Result):
         """A number as published, with the jackknife's error but not its correction of bias."""
         return Estimate.from_error(float(value), jackknife(float(value), left_out.tolist()).standard_error, self.runs)
 
-    def headline(self) -> dict[str, Number]:  # noqa: D102
+    @override
+    def headline(self) -> dict[str, Number]:
         numbers: dict[str, Number] = {}
         for name in REFERENCES[:2]:
             for when, index in (("start", 0), ("end", -1)):
@@ -127,7 +129,8 @@ class GeometryMotion(Result):
         numbers["training_accuracy"] = reached.named("training accuracy", SHARE)
         return numbers
 
-    def sentence(self) -> str:  # noqa: D102
+    @override
+    def sentence(self) -> str:
         first, last = self.change("GSG", 1).value, self.change("GSG").value
         begin = "moves towards" if first > 0 else "moves away from"
         return (
@@ -137,7 +140,8 @@ class GeometryMotion(Result):
             f"For a matrix without structure, it is {self.chance[0]:.2f} and {self.chance[1]:.2f}."
         )
 
-    def story(self) -> Story:  # noqa: D102
+    @override
+    def story(self) -> Story:
         return Story(
             meaning=(
                 "A rising correlation with GSG means that training makes the network react more along directions in which "
@@ -152,7 +156,8 @@ class GeometryMotion(Result):
             ],
         )
 
-    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+    @override
+    def plots(self, dark: bool = False) -> dict[str, Figure]:
         places = self.epochs.astype(float)
         curves = {f"with {name}": (places, self.plain[:, i]) for i, name in enumerate(REFERENCES)}
         spread = self.left_out.std(2) * (self.runs - 1) ** 0.5  # the jackknife's standard error

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
+from typing_extensions import override
 
 from biascope.derivatives.operators import Matrix
 from biascope.derivatives.spectrum import Spectrum, eigenpairs
@@ -98,7 +99,8 @@ class KernelRotation(Result):
         """How much the kernel grew as a whole, by its trace (repeat, checkpoint)."""
         return np.asarray(self.jacobian_norm / self.jacobian_norm[:, :1])
 
-    def headline(self) -> dict[str, Number]:  # noqa: D102
+    @override
+    def headline(self) -> dict[str, Number]:
         target, others = self.target_growth[:, -1], self.others_growth[:, -1]
         first, last = (f"energy on the first {self.first} eigenfunctions at the {when}" for when in ("start", "end"))
         return {
@@ -113,7 +115,8 @@ class KernelRotation(Result):
             "test_accuracy": over(self.accuracy[:, -1], within=(0.0, 1.0)).named("test accuracy", SHARE),
         }
 
-    def sentence(self) -> str:  # noqa: D102
+    @override
+    def sentence(self) -> str:
         target, others = self.target_growth[:, -1].mean(), self.others_growth[:, -1].mean()
         by = [f"{number:,.{0 if number > 99 else 2}f}" for number in (target, others)]
         turned = "towards" if target > 1.02 * others else "away from" if target < others / 1.02 else ""
@@ -126,7 +129,8 @@ class KernelRotation(Result):
             f"{100 * self.energy[:, 0].mean():.0f} % before."
         )
 
-    def story(self) -> Story:  # noqa: D102
+    @override
+    def story(self) -> Story:
         return Story(
             meaning=(
                 "If the alignment of the target grows more than that of other functions, training rotates the kernel "
@@ -141,7 +145,8 @@ class KernelRotation(Result):
             ],
         )
 
-    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+    @override
+    def plots(self, dark: bool = False) -> dict[str, Figure]:
         growth, target, places = self.growth.mean(0), self.target_growth.mean(0), np.arange(self.alignment.shape[2]) + 1
         curves = lines_figure(
             {f"epoch {self.epochs[i]}": (places, growth[i]) for i in range(1, len(growth))},

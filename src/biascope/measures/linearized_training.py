@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 from torch import nn
+from typing_extensions import override
 
 from biascope.derivatives.linearize import linearize
 from biascope.derivatives.operators import Matrix
@@ -84,7 +85,8 @@ class LinearizedTraining(Result):
         """Accuracy of the network minus that of each linearisation (linearisation, target, training size, repeat)."""
         return np.asarray(self.accuracy[0] - self.accuracy[1:])
 
-    def headline(self) -> dict[str, Number]:  # noqa: D102
+    @override
+    def headline(self) -> dict[str, Number]:
         numbers = {}
         for j, size in enumerate(self.sizes):
             words = f" ({size:,} samples)" if len(self.sizes) > 1 else ""
@@ -98,7 +100,8 @@ class LinearizedTraining(Result):
                 numbers[f"advantage:{model}, {size} samples"] = ahead.named(label, SHARE)
         return numbers
 
-    def sentence(self) -> str:  # noqa: D102
+    @override
+    def sentence(self) -> str:
         first, *reached = 100 * np.nanmean(self.accuracy[:, :, -1], (1, 2))
         names = ", ".join(map(str, self.targets[:4])) + ", …" * (len(self.targets) > 4)
         learned = f"the sign of eigenfunction {names}" if self.targets else "the labels"
@@ -112,7 +115,8 @@ class LinearizedTraining(Result):
             + (f" {gone} of {self.diverged.size} trainings diverged and are left out." if gone else "")
         )
 
-    def story(self) -> Story:  # noqa: D102
+    @override
+    def story(self) -> Story:
         return Story(
             meaning=(
                 "The linearisation has the network's tangent kernel and nothing else. If the network is more accurate, it "
@@ -126,7 +130,8 @@ class LinearizedTraining(Result):
             ],
         )
 
-    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+    @override
+    def plots(self, dark: bool = False) -> dict[str, Figure]:
         pictures, repeats, by_target = {}, self.accuracy.shape[3], len(self.targets) > 1
         if by_target or len(self.sizes) > 1:
             at = self.targets if by_target else self.sizes

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from biascope.families.family import Family
 from biascope.results.draw import captioned
@@ -89,7 +90,8 @@ class Recovery(Result):
         """Radius in cycles that holds 99 % of the energy: of each reconstruction, and last of the signal."""
         return np.array([bandwidth(torch.as_tensor(each)) for each in (*self.power, self.target)])
 
-    def headline(self) -> dict[str, Number]:  # noqa: D102
+    @override
+    def headline(self) -> dict[str, Number]:
         widths = self.bandwidths
         bandwidth = over(widths[:-1] / max(widths[-1], 1.0))
         numbers = {
@@ -105,7 +107,8 @@ class Recovery(Result):
             }
         return numbers
 
-    def sentence(self) -> str:  # noqa: D102
+    @override
+    def sentence(self) -> str:
         psnr, recovered = self.psnr.mean(), 100 * self.recovered.mean()
         words = f"{self.subject} reconstructs {self.signal} with {psnr:.1f} dB and recovers {recovered:.0f} % of its energy."
         if not self.mapped:
@@ -117,7 +120,8 @@ class Recovery(Result):
             f"reaches. The reconstruction has a share of {self.outside.mean():.1g} of its own energy there."
         )
 
-    def story(self) -> Story:  # noqa: D102
+    @override
+    def story(self) -> Story:
         return Story(
             meaning=(
                 "Energy that is recovered is where the reconstruction has the frequencies of the signal. Energy that no "
@@ -127,7 +131,8 @@ class Recovery(Result):
             next_steps=[Step("Rank networks for your own signal.", "biascope inr advise SIGNAL")],
         )
 
-    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+    @override
+    def plots(self, dark: bool = False) -> dict[str, Figure]:
         shares = {
             "the signal": self.target / self.target.sum(),
             "its reconstruction": self.power[0] / self.power[0].sum(),

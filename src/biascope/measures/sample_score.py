@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 from torch import nn
+from typing_extensions import override
 
 from biascope.derivatives.covariance import gaussian_sampler, gradient_covariance
 from biascope.derivatives.moments import Rows
@@ -93,7 +94,8 @@ class SampleScores(Result):
         parts = {int(each): scores[labels == each] for each in np.unique(labels)}
         return dict(sorted(parts.items(), key=lambda item: -float(item[1].mean())))
 
-    def headline(self) -> dict[str, Number]:  # noqa: D102
+    @override
+    def headline(self) -> dict[str, Number]:
         numbers = {
             "mean_score": self.mean.named("mean score"),
             "spread": self.spread.named("spread of the scores relative to their mean"),
@@ -102,7 +104,8 @@ class SampleScores(Result):
         }  # samples that are all alike, or of one class, have no ranks and no shares
         return {key: number for key, number in numbers.items() if math.isfinite(number.value)}
 
-    def sentence(self) -> str:  # noqa: D102
+    @override
+    def sentence(self) -> str:
         low, high = np.quantile(self.scores[self.of()], [0.05, 0.95])
         words = f"Along these samples, the output of {self.subject} changes {self.mean.value:.3g} times as much as along random inputs "
         words += f"(mean score). The middle 90 % of the samples score from {low:.3g} to {high:.3g}"
@@ -114,7 +117,8 @@ class SampleScores(Result):
         ranks = f" The rankings from two halves of the draws have a rank correlation of {self.agreement.value:.2f}."
         return f"{words}.{ranks if math.isfinite(self.agreement.value) else ''}"
 
-    def story(self) -> Story:  # noqa: D102
+    @override
+    def story(self) -> Story:
         return Story(
             page_title=f"Sample scores: along which samples of {self._data} {self.subject} can change its output",
             sentences=self._sentences(),
@@ -175,7 +179,8 @@ class SampleScores(Result):
         words = "See what of these data and their labels the network learns first."
         return [*found, Step(words, f"biascope kernel {model_word(self.subject)} --data {self._data}")]
 
-    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+    @override
+    def plots(self, dark: bool = False) -> dict[str, Figure]:
         pictures, classes = {}, self.by_class()
         if len(self.input_shape) > 1 and min(self.input_shape[-2:]) > 1:
             pictures["extreme_samples"] = captioned(
@@ -264,7 +269,7 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     paper="geometry2025",
     result=SampleScores,
     example=_example,
-    checks=derivative_checks(lambda settings: ("input",)),
+    checks=derivative_checks(lambda settings: ("input",), half=True),
 )
 def sample_score(
     family: Family,

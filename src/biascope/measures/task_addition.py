@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from biascope.editing import pictures
 from biascope.editing.accuracies import (
@@ -108,7 +109,8 @@ class TaskAddition(AccuraciesAfterEdits):
             }
         return table
 
-    def sentence(self) -> str:  # noqa: D102
+    @override
+    def sentence(self) -> str:
         table = self.table()
         words = [
             f"{100 * table[name]['absolute'].value:.1f} % ({name}, {100 * table[name]['normalised'].value:.1f} % of single tasks)"
@@ -123,7 +125,8 @@ class TaskAddition(AccuraciesAfterEdits):
         """Accuracies of every seed, editing method and task."""
         return {"accuracies": self.accuracies(single=self.single, merged=self.merged)}
 
-    def story(self) -> Story:  # noqa: D102
+    @override
+    def story(self) -> Story:
         return Story(
             meaning=(
                 "The accuracy after addition shows how well several tasks fit into one model. Compare it with the "
@@ -138,7 +141,8 @@ class TaskAddition(AccuraciesAfterEdits):
             ],
         )
 
-    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+    @override
+    def plots(self, dark: bool = False) -> dict[str, Figure]:
         curves, chosen = self.mean_curves(self.curves), self.mean_chosen()
         return {
             "accuracy_by_coefficient": captioned(

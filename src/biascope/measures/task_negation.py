@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from biascope.editing import pictures
 from biascope.editing.accuracies import SPLITS, EditedEncoder, require_resamples, resampled_accuracies
@@ -92,7 +93,8 @@ class TaskNegation(AccuraciesAfterEdits):
             }
         return table
 
-    def sentence(self) -> str:  # noqa: D102
+    @override
+    def sentence(self) -> str:
         table = self.table()
         words = [f"{100 * table[name]['target'].value:.1f} % ({name})" for name in self.methods]
         start = 100 * table[PRETRAINED]["target"].value
@@ -106,7 +108,8 @@ class TaskNegation(AccuraciesAfterEdits):
         """Accuracies of every seed, editing method and target."""
         return {"accuracies": self.accuracies(target=self.target, control=self.control)}
 
-    def story(self) -> Story:  # noqa: D102
+    @override
+    def story(self) -> Story:
         return Story(
             meaning=(
                 "A task is forgotten if its accuracy falls while that of the control task stays. Low accuracy does not mean "
@@ -120,7 +123,8 @@ class TaskNegation(AccuraciesAfterEdits):
             ],
         )
 
-    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+    @override
+    def plots(self, dark: bool = False) -> dict[str, Figure]:
         curves, control = self.mean_curves(self.target_curves), self.mean_curves(self.control_curves)
         reading = "Validation accuracy after task vectors are subtracted, averaged over targets. Dashed lines show the control task. "
         reading += "Rings mark the mean chosen coefficient."

@@ -8,7 +8,7 @@ from typing import Any
 
 from biascope.results.claim import Claim
 from biascope.results.finding import FigureOfPaper
-from biascope.results.record import Record, in_words
+from biascope.results.record import Record
 from biascope.results.wording import snake
 
 #: From the strongest to the weakest: the released recipe at published size; a theorem, a formula or an exact count, which has no
@@ -74,6 +74,17 @@ def _is_more(ours: Any, published: Any) -> bool:
 
 def _phrase(setting: str, ours: Any, published: Any) -> str:
     if isinstance(ours, int) and isinstance(published, int) and ours < published:
-        return f"{in_words(ours)} of {in_words(published)} {setting}"
-    told, theirs = in_words(ours), in_words(published)
+        return f"{_in_words(ours)} of {_in_words(published)} {setting}"
+    told, theirs = _in_words(ours), _in_words(published)
     return f"{setting} {told} instead of {theirs}" if len(told + theirs) < _LONG else f"other {setting}"
+
+
+def _in_words(value: Any) -> str:
+    """A setting as it is printed."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    if isinstance(value, list):
+        return ", ".join(map(_in_words, value))
+    return str(value)

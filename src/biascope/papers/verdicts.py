@@ -125,7 +125,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Conclusion:
     """Where a statement of a paper stands: what its claims say together.
 
     Attributes:
@@ -210,7 +210,7 @@ def _keyed(counted: Mapping[str, int]) -> dict[str, int]:
     return {snake(verdict): number for verdict, number in counted.items()}
 
 
-def outcomes(found: Sequence[Standing]) -> list[Outcome]:
+def conclusions(found: Sequence[Standing]) -> list[Conclusion]:
     """Where every statement of the papers stands whose claims are given.
 
     Args:
@@ -222,7 +222,7 @@ def outcomes(found: Sequence[Standing]) -> list[Outcome]:
         if each.claim.kind == "paper":
             testing.setdefault((each.figure.paper, each.claim.of), []).append(each)
     return [
-        Outcome(
+        Conclusion(
             paper,
             statement,
             claims=tuple(each for each in testing.get((paper, statement.key), ()) if each.decides),
@@ -241,7 +241,7 @@ class Summary:
         paper: Id of the paper.
         statements: Number of testable statements.
         verdicts: Number of statements by verdict.
-        judged: Number of statements that were judged (:attr:`Outcome.judged`).
+        judged: Number of statements that were judged (:attr:`Conclusion.judged`).
         apart: Claims by verdict for each group that does not count: ``"ours"``, ``"post_hoc"`` and ``"check"``.
     """
 
@@ -257,12 +257,12 @@ class Summary:
         return {**dataclasses.asdict(self), "verdicts": _keyed(self.verdicts), "apart": apart}
 
 
-def summary(found: Sequence[Standing], statements: Sequence[Outcome]) -> list[Summary]:
+def summary(found: Sequence[Standing], statements: Sequence[Conclusion]) -> list[Summary]:
     """The summary of each paper.
 
     Args:
         found: Claims, as :func:`standings` gives them.
-        statements: Statements, as :func:`outcomes` gives them.
+        statements: Statements, as :func:`conclusions` gives them.
     """
     rows = []
     for paper in dict.fromkeys(each.figure.paper for each in found):
@@ -282,7 +282,7 @@ def summary(found: Sequence[Standing], statements: Sequence[Outcome]) -> list[Su
     return rows
 
 
-def summary_lines(found: Sequence[Standing], statements: Sequence[Outcome]) -> list[str]:
+def summary_lines(found: Sequence[Standing], statements: Sequence[Conclusion]) -> list[str]:
     """The summary as a table for a terminal, a column per paper."""
     rows = summary(found, statements)
     table = [["", *(row.paper for row in rows)], ["statements", *(str(row.statements) for row in rows)]]

@@ -130,24 +130,24 @@ def comparison_of(results: Sequence[Result], stories: Sequence[Story], trained: 
 def _rows(
     known: Sequence[tuple[Result, Compared]], columns: Sequence[tuple[str, str]], trained: bool
 ) -> list[tuple[str, tuple[tuple[ComparedCell, ...], ...]]]:
-    found = []
+    rows = []
     for subject in dict.fromkeys(result.subject for result, _ in known):
         own = [(result.measurement, beside) for result, beside in known if result.subject == subject]
         cells = tuple(
             tuple(ComparedCell.of(beside) for name, beside in own if (name, beside.kind) == column)
             for column in columns
         )
-        found.append((checkpoint_name(subject) if trained else subject, cells))
-    return found
+        rows.append((checkpoint_name(subject) if trained else subject, cells))
+    return rows
 
 
 def _concluded(group: Sequence[Result], compared: Compared, trained: bool, overlay: Overlay) -> list[Told]:
     captions = {picture.key: picture.caption for picture in overlay.pictures}
-    found = []
+    told = []
     for text, shown_by in compared.concluded(group, _labels(group), trained):
         place = f"{overlay.id}-{shown_by}" if shown_by in captions else "comparison-table"
-        found.append(Told(text, place, f"→\u00a0{captions.get(shown_by, 'Table')}"))
-    return found
+        told.append(Told(text, place, f"→\u00a0{captions.get(shown_by, 'Table')}"))
+    return told
 
 
 def overlaid(group: Sequence[Result], compared: Compared, dark: bool) -> dict[str, Figure]:

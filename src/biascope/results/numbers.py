@@ -87,14 +87,14 @@ class Table:
 
 def tables_of(identity: str, result: Result, story: Story) -> tuple[Table, ...]:
     """The tables that a result wants shown."""
-    every, found = result.tables() if story.shown_tables else {}, []
+    every, tables = result.tables() if story.shown_tables else {}, []
     for key, columns in story.shown_tables.items():
         rows = every.get(key, [])
         # A column in which nothing is known says nothing.
         there = {name: words for name, words in columns.items() if any(row.get(name) is not None for row in rows)}
         cells = tuple(_cells(row, there) for row in rows[:MOST_ROWS])
-        found.append(Table(f"{identity}-{key}", key, tuple(there.values()), cells, max(0, len(rows) - MOST_ROWS)))
-    return tuple(item for item in found if item.rows)
+        tables.append(Table(f"{identity}-{key}", key, tuple(there.values()), cells, max(0, len(rows) - MOST_ROWS)))
+    return tuple(item for item in tables if item.rows)
 
 
 def _cells(row: Mapping[str, Any], columns: Mapping[str, str]) -> tuple[Cell, ...]:

@@ -16,6 +16,7 @@ from biascope.results import document
 from biascope.results.finding import FigureOfPaper, Finding
 from biascope.results.page import citation, download, rendered
 from biascope.results.record import DOCUMENT, Record
+from biascope.results.section import Told
 from biascope.results.story import Badge, Step
 from biascope.results.wording import duration, listed, natural_order
 from biascope.runs.files import require_ours, write_atomically
@@ -82,8 +83,7 @@ def _content(findings: Sequence[dict[str, Any]], problems: list[str]) -> dict[st
         "title": title,
         "kind": "reproduction",
         "badge": _badge(verdicts),
-        "summary": _summary(findings, verdicts)
-        or [{"text": "There are no findings yet.", "about": "", "place": "numbers", "words": ""}],
+        "summary": _summary(findings, verdicts) or [Told("There are no findings yet.", "numbers", "")],
         "cautions": [],
         "contents": [
             *[(finding["id"], f"{finding['where']} ({finding['record'].effort})") for finding in findings[:8]],
@@ -151,13 +151,13 @@ def _badge(verdicts: Counter[str]) -> Badge | None:
     return Badge(text, tone)
 
 
-def _summary(findings: Sequence[dict[str, Any]], verdicts: Counter[str]) -> list[dict[str, str]]:
+def _summary(findings: Sequence[dict[str, Any]], verdicts: Counter[str]) -> list[Told]:
     if not findings:
         return []
     counts = listed([f"{count} {verdict}" for verdict, count in verdicts.items()])
     many = "claim" if sum(verdicts.values()) == 1 else "claims"
     first = findings[0]
-    found = [(f"Verdicts on {sum(verdicts.values())} {many}: {counts}.", f"{first['id']}-claims", "→\u00a0Claims")]
+    told = [Told(f"Verdicts on {sum(verdicts.values())} {many}: {counts}.", f"{first['id']}-claims", "→\u00a0Claims")]
     small = [
         finding
         for finding in findings
@@ -165,7 +165,7 @@ def _summary(findings: Sequence[dict[str, Any]], verdicts: Counter[str]) -> list
     ]
     if small:
         words = f"{small[0]['where']} was run with {small[0]['record'].effort} effort, which is too small for a verdict on any claim."
-        found.append((words, small[0]["id"], "→\u00a0Figure"))
+        told.append(Told(words, small[0]["id"], "→\u00a0Figure"))
     ordered = sorted(
         ((claim, finding) for finding in findings for claim in finding["claims"]),
         key=lambda pair: list(_TONES).index(pair[0]["verdict"]) if pair[0]["verdict"] in _TONES else 9,
@@ -174,10 +174,8 @@ def _summary(findings: Sequence[dict[str, Any]], verdicts: Counter[str]) -> list
     ordered.sort(key=lambda pair: pair[0]["verdict"] != "not reproduced")
     for claim, finding in ordered[: MOST_CLAIMS - len(small[:1])]:
         words = f"{claim['verdict'].capitalize()}: {claim['statement']} Published: {claim['published']}; measured: {claim['measured']}."
-        found.append((words, f"{finding['id']}-claims", "→\u00a0Claims"))
-    if len(found) < 3:
-        found.append((first["run"], first["id"], "→\u00a0Picture"))
-    return [{"text": text, "place": place, "words": words, "about": ""} for text, place, words in found]
+        told.append(Told(words, f"{finding['id']}-claims", "→\u00a0Claims"))
+    return told if len(told) > 2 else [*told, Told(first["run"], first["id"], "→\u00a0Picture")]
 
 
 def _meaning(record: Record) -> str:
@@ -187,7 +185,8 @@ def _meaning(record: Record) -> str:
             f"This run only checks that the figure can be computed. At {record.effort} effort the sizes are too small for a verdict, "
             "so the numbers say nothing about the paper."
         )
-    words = "A claim is reproduced if the whole interval of our number lies within a tolerance that was fixed before the first run. "
+    words = "A claim is reproduced if the whole interval of our number lies within its tolerance. "
+    words += "Claims that are newer than their numbers are marked in the status, and decide nothing. "
     if "not reproduced" in verdicts:
         words += "A claim that is not reproduced may be wrong, or our setting may differ from the paper's. "
         words += "The notes say what is known. "
@@ -198,15 +197,15 @@ def _meaning(record: Record) -> str:
 
 def _steps(record: Record) -> list[Step]:
     larger = {"smoke": "laptop", "laptop": "paper"}.get(record.effort)
-    found = []
+    steps = []
     if larger:
-        found.append(
+        steps.append(
             Step(
                 f"Run it with {larger} effort. Add --dry-run first to see the expected time.", _command(record, larger)
             )
         )
-    found.append(Step("List the verdicts on every claim of this paper.", f"biascope reproduce {record.paper} --status"))
-    return found
+    steps.append(Step("List the verdicts on every claim of this paper.", f"biascope reproduce {record.paper} --status"))
+    return steps
 
 
 def _command(record: Record, effort: str) -> str:

@@ -36,13 +36,13 @@ class Row(Mapping[str, Any]):
     @property
     def settings(self) -> dict[str, Any]:
         """All of them as they are recorded: one that has an entry for each network becomes one setting per network."""
-        found: dict[str, Any] = {}
+        named: dict[str, Any] = {}
         for name, value in self.items():
             if isinstance(value, Mapping) and value.keys() <= self._titles.keys():
-                found |= {f"{name}: {self._titles[network]}": each for network, each in value.items()}
+                named |= {f"{name}: {self._titles[network]}": each for network, each in value.items()}
             else:
-                found[name] = value
-        recorded: dict[str, Any] = plain(found)
+                named[name] = value
+        recorded: dict[str, Any] = plain(named)
         return recorded
 
 

@@ -69,14 +69,14 @@ def _call(result: Result) -> str:
     """The Python call that repeats a result, given its network and inputs."""
     if result.measurement not in names():
         return ""
-    found = find(result.measurement)
+    measurement = find(result.measurement)
     settings = result.provenance.get("settings", {})
     shown = {
         key: json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
         for key, value in settings.items()
     }
     # What comes by position is a network or data; what is recorded of it is a name or a hash.
-    parameters = inspect.signature(found.function).parameters
+    parameters = inspect.signature(measurement.function).parameters
     given = [key for key, each in parameters.items() if each.kind is not each.KEYWORD_ONLY]
-    given += [f"{key}={value}" for key, value in shown.items() if key in found.settings]
+    given += [f"{key}={value}" for key, value in shown.items() if key in measurement.settings]
     return f"biascope.measure({', '.join([json.dumps(result.measurement), *given])})"

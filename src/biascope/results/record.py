@@ -22,21 +22,6 @@ FORMAT = 2  # of a record; raised when an old reader could misread a new file
 
 
 @dataclass(frozen=True)
-class Difference:
-    """A setting of a run that is not the published one.
-
-    Attributes:
-        setting: Its name.
-        published: Its published value, in words.
-        ours: Its value in the run, in words.
-    """
-
-    setting: str
-    published: str
-    ours: str
-
-
-@dataclass(frozen=True)
 class Record:
     """The saved record of a figure that was run, without its arrays.
 
@@ -133,36 +118,6 @@ class Record:
         content["statistics"] = {key: Number.from_dict(each) for key, each in content["statistics"].items()}
         content["claims"] = tuple((_claim(claim), str(claim["verdict"])) for claim in content["claims"])
         return Record(**content)
-
-    def differences(self, figure: FigureOfPaper) -> list[Difference]:
-        """Every published setting that this run does not have, in the order of the figure's list.
-
-        Example:
-            >>> from biascope.results.plan import Plan
-            >>> plan = Plan({}, laptop={"tosses": 2}, paper={}, published={"tosses": 9})
-            >>> coin = FigureOfPaper("fair2024", "1", "A coin", (), plan, lambda plan, run, tell: None, None)
-            >>> circumstances = dict(device="cpu", precision="float32", seconds=0.0, date="", versions={})
-            >>> Record.of(coin, coin("laptop", None), "laptop", circumstances).differences(coin)
-            [Difference(setting='tosses', published='9', ours='2')]
-        """
-        return [
-            Difference(
-                name, in_words(value), in_words(self.settings[name]) if name in self.settings else "not recorded"
-            )
-            for name, value in figure.published.items()
-            if name not in self.settings or self.settings[name] != value
-        ]
-
-
-def in_words(value: Any) -> str:
-    """A setting as it is printed."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    if isinstance(value, list):
-        return ", ".join(map(in_words, value))
-    return str(value)
 
 
 _LATER_TERMS = ("of", "kind", "post_hoc", "trained", "place", "reads")  # which older records do not have

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from biascope.results import store
 from biascope.results.result import Result, recorded
@@ -33,8 +33,20 @@ PAPERS = {
     "patterns2021": "On the inductive bias of a CNN for distributions with orthogonal patterns (2021). Submitted to ICLR.",
 }
 
-#: What looks for reasons to distrust a measurement: ``(family, inputs, settings, run) -> sentences``, inputs being a function of a run.
-Checks = Callable[[Any, Callable[[Any], Any], Mapping[str, Any], Any], list[str]]
+
+class Checks(Protocol):
+    """What looks for reasons to distrust a measurement; ``inputs`` gives a few of its inputs in the precision of a run."""
+
+    def before(
+        self, family: Any, inputs: Callable[[Any], Any], settings: Mapping[str, Any], run: Any
+    ) -> tuple[str, list[str]]:
+        """The precision to measure in, and sentences for the reader of the result."""
+        ...
+
+    def after(self, family: Any, inputs: Callable[[Any], Any], settings: Mapping[str, Any], run: Any) -> list[str]:
+        """Sentences for the reader of the result."""
+        ...
+
 
 P = ParamSpec("P")
 R = TypeVar("R", bound=Result)
@@ -153,14 +165,30 @@ class Measurement(Generic[P, R]):
         label = self.name.replace("_", " ")
         with phase(f"{label}: checking the network"):
             self._check_arguments(bound.arguments)
+        with phase(f"{label}: comparing samples alone and in a batch"):
+            told = self._gated(bound.arguments)
         begin = time.perf_counter()
         with phase(label):
-            result = self.function(*args, **settings)
+            result = self.function(*bound.args, **bound.kwargs)
         return dataclasses.replace(
-            result, provenance=self._provenance(bound, result, time.perf_counter() - begin)
+            result, provenance=self._provenance(bound, result, told, time.perf_counter() - begin)
         ).check()
 
-    def _provenance(self, bound: inspect.BoundArguments, result: Result, seconds: float) -> dict[str, Any]:
+    def _gated(self, arguments: dict[str, Any]) -> list[str]:
+        """Put the precision of the run to one in which the network can be measured; what to tell of that."""
+        family, probe, data, run = (arguments.get(name) for name in ("family", "probe", "data", "run"))
+        if self.checks is None or family is None or (probe is None and data is None):
+            return []
+        settings = self._by_name(arguments)
+        inputs = functools.partial(_few_inputs, probe, data, settings.get("split"))
+        precision, told = self.checks.before(family, inputs, settings, run)
+        if run is not None:
+            arguments["run"] = dataclasses.replace(run, precision=precision)
+        return told
+
+    def _provenance(
+        self, bound: inspect.BoundArguments, result: Result, told: list[str], seconds: float
+    ) -> dict[str, Any]:
         arguments = self._by_name(bound.arguments)
         run = arguments.pop("run", None)
         family, probe, basis, data = (arguments.pop(name, None) for name in ("family", "probe", "basis", "data"))
@@ -185,7 +213,7 @@ class Measurement(Generic[P, R]):
         if signal is not None:
             record["data"] = {"name": signal.name, "shape": [*signal.shape, signal.channels]}
         # Not result.warnings: a result may add sentences of its own to those that are recorded.
-        warnings = [*result.provenance.get("warnings", ()), *self._doubts(family, probe, data, settings, run)]
+        warnings = [*told, *result.provenance.get("warnings", ()), *self._doubts(family, probe, data, settings, run)]
         return record | ({"warnings": warnings} if warnings else {})
 
     def _check_arguments(self, arguments: Mapping[str, Any]) -> None:
@@ -222,7 +250,7 @@ class Measurement(Generic[P, R]):
             return []
         inputs = functools.partial(_few_inputs, probe, data, settings.get("split"))
         with phase(f"{self.name.replace('_', ' ')}: checking derivatives"):
-            return self.checks(family, inputs, settings, run)
+            return self.checks.after(family, inputs, settings, run)
 
 
 _NAMED = 100  # classes whose names a result keeps
@@ -244,7 +272,9 @@ def _fits(value: Any, annotation: str) -> bool:
 
 
 def _identity(family: Any) -> dict[str, Any]:
-    return {**family.identity, "parameters": family.num_parameters, "drawing": family.drawing}
+    told = {"attention": family.attention, "weights_came_in": family.came_in}
+    own = {key: words for key, words in told.items() if words}
+    return {**family.identity, "parameters": family.num_parameters, "drawing": family.drawing, **own}
 
 
 def _few_inputs(probe: Any, data: Any, split: str | None, run: Any) -> Any:

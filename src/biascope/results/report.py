@@ -258,10 +258,10 @@ def _kind_and_title(results: Sequence[Result], stories: Sequence[Story], trained
 
 def _contents(comparison: Comparison | None, groups: Sequence[Subject]) -> list[tuple[str, str]]:
     """Where the navigation leads, and its words."""
-    found = [(comparison.id, comparison.heading)] if comparison else []
+    entries = [(comparison.id, comparison.heading)] if comparison else []
     shown = [(group.id, group.name) for group in groups]
-    found += shown if len(shown) <= 6 else [*shown[:5], (shown[5][0], f"{len(shown) - 5} others")]
-    return [*found, ("numbers", "Numbers"), ("repeat", "Repeat and cite"), ("settings", "Settings")]
+    entries += shown if len(shown) <= 6 else [*shown[:5], (shown[5][0], f"{len(shown) - 5} others")]
+    return [*entries, ("numbers", "Numbers"), ("repeat", "Repeat and cite"), ("settings", "Settings")]
 
 
 def _downloads(results: Sequence[Result]) -> list[dict[str, str]]:

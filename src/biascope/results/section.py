@@ -117,12 +117,12 @@ class Section:
 
     def numbers_told(self, several: bool) -> list[Told]:
         """Its first numbers as sentences, if it says little itself."""
-        found = []
+        told = []
         for row in self.numbers[:LEAST_STATEMENTS]:
             text = f"{row.label[:1].upper()}{row.label[1:]}: {row.value}"
             text += f" (95 % CI {row.interval})." if row.known else "."
-            found.append(Told(text, f"numbers-{self.id}", _NUMBERS, self.subject if several else ""))
-        return found
+            told.append(Told(text, f"numbers-{self.id}", _NUMBERS, self.subject if several else ""))
+        return told
 
 
 @dataclass(frozen=True)
@@ -190,11 +190,11 @@ def by_subject(sections: Sequence[Section], trained: bool) -> list[Subject]:
     subjects = list(dict.fromkeys(section.subject for section in shown))
     if trained:
         subjects.reverse()  # the last one is the one in use
-    found = []
+    groups = []
     for index, subject in enumerate(subjects, 1):
         own = tuple(section for section in shown if section.subject == subject)
-        found.append(Subject(f"subject-{index}", own[0].place or subject, own))
-    return found
+        groups.append(Subject(f"subject-{index}", own[0].place or subject, own))
+    return groups
 
 
 def summary_of(sections: Sequence[Section], concluded: Sequence[Told], compared: bool) -> list[Told]:
@@ -205,14 +205,14 @@ def summary_of(sections: Sequence[Section], concluded: Sequence[Told], compared:
         concluded: What a comparison of them concludes, which comes first.
         compared: Whether there is a comparison.
     """
-    found = list(concluded)
+    told = list(concluded)
     shown = [section for section in sections if section.numbered]
     several = len({section.subject for section in shown}) > 1
-    each = [] if compared and len(found) >= 3 else [section.summarised(several) for section in shown]
+    each = [] if compared and len(told) >= 3 else [section.summarised(several) for section in shown]
     # The first of each result, then the second of each, so that none is drowned by another.
     for turn in range(max(map(len, each), default=0)):
-        found += [those[turn] for those in each if turn < len(those)]
-    if len(found) < LEAST_STATEMENTS:
+        told += [those[turn] for those in each if turn < len(those)]
+    if len(told) < LEAST_STATEMENTS:
         for section in shown:
-            found += section.numbers_told(several)
-    return found[:MOST_STATEMENTS]
+            told += section.numbers_told(several)
+    return told[:MOST_STATEMENTS]

@@ -15,6 +15,7 @@ from typing import Required, TypedDict, Unpack
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.randomness import generator_for
@@ -90,13 +91,15 @@ class Embedded(Task):
         """Shape of one input."""
         return self.base.shape
 
-    def batch(self, split: str, indices: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
+    @override
+    def batch(self, split: str, indices: Tensor) -> tuple[Tensor, Tensor]:
         x, y = self.base.batch(self._checked(split).partition(", ")[0], indices)
         flat = x.flatten(1)  # (n, D)
         change = self.coordinates[split][indices] - flat @ self.frames.mT  # (m, n, k)
         return (flat + change @ self.frames).reshape(self.members, *x.shape), y
 
-    def select(self, members: Sequence[int]) -> Embedded:  # noqa: D102
+    @override
+    def select(self, members: Sequence[int]) -> Embedded:
         return Embedded(self.base, self.frames[list(members)], self.coordinates)
 
 

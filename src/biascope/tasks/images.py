@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from biascope.runs.ambient import under_torch_defaults
 from biascope.tasks.task import Arrays, Imprinted, Task
@@ -51,7 +52,8 @@ class SideBySide(Task):
         """Shape of one input."""
         return (self.first.shape[0] + self.second.shape[0], *self.first.shape[1:])
 
-    def batch(self, split: str, indices: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
+    @override
+    def batch(self, split: str, indices: Tensor) -> tuple[Tensor, Tensor]:
         self._checked(split)
         source, _, only = split.partition(", ")
         (one, y), (two, _) = self.first.batch(source, indices), self.second.batch(source, indices)
@@ -61,7 +63,8 @@ class SideBySide(Task):
             two = torch.zeros_like(two)
         return torch.cat(_with_members(one, two), -3), y
 
-    def select(self, members: Sequence[int]) -> SideBySide:  # noqa: D102
+    @override
+    def select(self, members: Sequence[int]) -> SideBySide:
         return SideBySide(self.first.select(members), self.second.select(members))
 
 

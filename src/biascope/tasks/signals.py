@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from biascope.families.network import Network
 from biascope.runs.ambient import under_torch_defaults
@@ -213,7 +214,8 @@ class SignalTask(Task):
         """Shape of one input: the dimension of the coordinates."""
         return (self.grid.shape[1],)
 
-    def batch(self, split: str, indices: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
+    @override
+    def batch(self, split: str, indices: Tensor) -> tuple[Tensor, Tensor]:
         chosen = self.points[self._checked(split)][indices]
         values = self.values[:, chosen]  # (m, n, c)
         if values.shape[-1] == 1:
@@ -224,7 +226,8 @@ class SignalTask(Task):
         """Coordinates are shared; values run over members along their first axis where each has its own."""
         return None, 0 if self.stacked else None
 
-    def select(self, members: Sequence[int]) -> SignalTask:  # noqa: D102
+    @override
+    def select(self, members: Sequence[int]) -> SignalTask:
         return dataclasses.replace(self, values=self.values[list(members)]) if self.stacked else self
 
     def of_member(self, index: int) -> SignalTask:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.identity import DERIVED
@@ -150,12 +151,14 @@ class Arrays(Task):
         kind = next(iter(self.splits.values()))[0].dtype
         return not kind.is_floating_point and not kind.is_complex and kind != torch.uint8
 
-    def batch(self, split: str, indices: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
+    @override
+    def batch(self, split: str, indices: Tensor) -> tuple[Tensor, Tensor]:
         x, y = self.splits[self._checked(split)]
         taken = x[indices]
         return taken.to(self.dtype) / 255 if taken.dtype == torch.uint8 else taken.to(self.dtype), y[indices]
 
-    def select(self, members: Sequence[int]) -> Task:  # noqa: D102
+    @override
+    def select(self, members: Sequence[int]) -> Task:
         return self
 
     def to(self, run: Run) -> Arrays:
@@ -232,10 +235,12 @@ class Relabelled(Task):
         """Shape of one input."""
         return self.base.shape
 
-    def batch(self, split: str, indices: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
+    @override
+    def batch(self, split: str, indices: Tensor) -> tuple[Tensor, Tensor]:
         return self.base.batch(self._checked(split), indices)[0], self.labels[split][:, indices]
 
-    def select(self, members: Sequence[int]) -> Relabelled:  # noqa: D102
+    @override
+    def select(self, members: Sequence[int]) -> Relabelled:
         return Relabelled(self.base, {split: labels[list(members)] for split, labels in self.labels.items()})
 
 
@@ -283,7 +288,8 @@ class Imprinted(Task):
         """Shape of one input."""
         return self.base.shape
 
-    def batch(self, split: str, indices: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
+    @override
+    def batch(self, split: str, indices: Tensor) -> tuple[Tensor, Tensor]:
         x, y = self.base.batch(split, indices)
         flat = x.flatten(1)  # (n, D)
         if split not in self.marked:
@@ -298,7 +304,8 @@ class Imprinted(Task):
             moved = flat + change[:, :, None] * carrier
         return moved.reshape(self.members, *x.shape), y
 
-    def select(self, members: Sequence[int]) -> Imprinted:  # noqa: D102
+    @override
+    def select(self, members: Sequence[int]) -> Imprinted:
         return Imprinted(self.base, self.carriers[list(members)], self.amplitudes, self.marked)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
+from typing_extensions import override
 
 from biascope.derivatives.fast_layers import ConvolutionByShifts
 from biascope.families.network import Network
@@ -138,12 +139,14 @@ class Single(_Replayable):
         self._optimiser.step(torch.autograd.grad(loss, self._params, materialize_grads=True), scalars)
         return loss.detach()[None]
 
-    def networks(self) -> Network:  # noqa: D102
+    @override
+    def networks(self) -> Network:
         params = {name: self._named[name].detach() for name in self._start.params}
         buffers = {name: self._module.get_buffer(name) for name in self._start.buffers}
         return self._start.with_params(params, buffers)
 
-    def keep(self, members: Sequence[int]) -> None:  # noqa: D102
+    @override
+    def keep(self, members: Sequence[int]) -> None:
         raise AssertionError("one network has no members to drop")
 
 
@@ -160,15 +163,18 @@ class Several(Stepper):
     def __init__(self, singles: Sequence[Single], like: Network) -> None:
         self._singles, self._like = list(singles), like
 
-    def step(self, indices: Tensor, scalars: Tensor) -> Tensor:  # noqa: D102
+    @override
+    def step(self, indices: Tensor, scalars: Tensor) -> Tensor:
         return torch.cat([single.step(indices, scalars) for single in self._singles])
 
-    def networks(self) -> Network:  # noqa: D102
+    @override
+    def networks(self) -> Network:
         each = [single.networks() for single in self._singles]
         params, buffers = stacked([one.params for one in each]), stacked([one.buffers for one in each])
         return dataclasses.replace(self._like, params=params, buffers=buffers, members=len(each))
 
-    def keep(self, members: Sequence[int]) -> None:  # noqa: D102
+    @override
+    def keep(self, members: Sequence[int]) -> None:
         self._singles = [self._singles[member] for member in members]
 
 
@@ -245,7 +251,8 @@ class Stacked(_Replayable):
         return _Replay(self._step, [*self.params.values(), *self.buffers.values(), *self._optimiser.state])
 
     @property
-    def lets_any_go(self) -> bool:  # noqa: D102
+    @override
+    def lets_any_go(self) -> bool:
         return self._way != "compiled"
 
     def _step(self, indices: Tensor, scalars: Tensor) -> Tensor:
@@ -258,10 +265,12 @@ class Stacked(_Replayable):
             self.buffers[name].copy_(tensor)
         return losses
 
-    def networks(self) -> Network:  # noqa: D102
+    @override
+    def networks(self) -> Network:
         return self._start.with_params(self.params, self.buffers)
 
-    def keep(self, members: Sequence[int]) -> None:  # noqa: D102
+    @override
+    def keep(self, members: Sequence[int]) -> None:
         order = list(members)
         old = self._optimiser
         self.params = {name: tensor[order].clone() for name, tensor in self.params.items()}

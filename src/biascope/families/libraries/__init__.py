@@ -1,6 +1,6 @@
 """Models of the field's libraries by name: ``timm:resnet18``, ``hf:FOLDER``. One file for each kind; its name is the prefix.
 
-A file defines ``HELP``, ``EXAMPLE`` and ``named(rest, asked)``, which returns a :class:`NamedModel`. What a model takes and gives is
+A file defines ``EXAMPLE`` and ``named(rest, asked)``, which returns a :class:`NamedModel`. What a model takes and gives is
 asked of its library; there is no table of architectures here.
 """
 

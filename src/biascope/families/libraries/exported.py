@@ -14,7 +14,6 @@ from torch import nn
 from biascope.families.named_model import Asked, NamedModel
 from biascope.runs.failures import FOREIGN, reason_of
 
-HELP = "a file that torch.export.save wrote"
 EXAMPLE = "network.pt2"
 
 

@@ -16,13 +16,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from biascope.families.libraries.one_tensor import KNOWN, OneTensor, is_causal, readout_in_words, table_scale, taken_by
+from biascope.families.libraries.one_tensor import KNOWN, is_causal, one_tensor, readout_in_words, table_scale, taken_by
 from biascope.families.libraries.packages import imported
 from biascope.families.named_model import Asked, NamedModel, image_shape, text_shape
 from biascope.runs.failures import FOREIGN, reason_of
 from biascope.runs.randomness import forked_rng
 
-HELP = "a folder that transformers saved"
 EXAMPLE = "hf:path/to/folder"
 POSITIONS = 16  # of a text, where none are asked for
 _WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
@@ -153,7 +152,7 @@ def model_of(source: str, name: str, make: Any, asked: Asked, *, trained: bool =
         make = functools.partial(_encoder, make)
         model, usual = _encoder(lambda: model), ", ".join(filter(None, ("encoder", usual)))
     scale, causal = table_scale(model), is_causal(config, model)
-    tensor = OneTensor(model, scale=scale, causal=causal).eval()
+    tensor = one_tensor(model, scale=scale, causal=causal).eval()
     shape = _shape(source, tensor.takes, config, asked.shape)
     with torch.no_grad():
         read = readout_in_words(model(**{tensor.takes: torch.zeros(1, *shape)}), causal)
@@ -205,7 +204,7 @@ def _encoder(make: Any) -> Any:
 
 
 def _one_tensor(make: Any, scale: float, causal: bool) -> nn.Module:
-    return OneTensor(make(), scale=scale, causal=causal)
+    return one_tensor(make(), scale=scale, causal=causal)
 
 
 def _class_of(config: Any, transformers: Any) -> Any:

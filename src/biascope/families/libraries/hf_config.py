@@ -17,7 +17,6 @@ from biascope.families.named_model import Asked, NamedModel, in_words, label_of
 from biascope.runs.failures import FOREIGN, reason_of
 from biascope.runs.memory import free_memory
 
-HELP = "an architecture of transformers"
 EXAMPLE = "hf-config:bert"
 WIDTH, LAYERS, HEADS = 128, 2, 4
 

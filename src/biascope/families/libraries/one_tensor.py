@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 #: Beside the name that a model gives its main input: what it takes in its place, if that has no gradient.
 _REAL = {"input_ids": "inputs_embeds"}
@@ -42,16 +44,35 @@ class OneTensor(nn.Module):
         return read(self.model(**{self.takes: self.scale * x}), self.causal)
 
 
+class MaskedText(OneTensor):
+    """The same for texts of several lengths: a mask, 1 for each position of the text and 0 behind it, may stand beside them."""
+
+    @override
+    def forward(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        if attention_mask is None:
+            return super().forward(x)
+        return read(
+            self.model(inputs_embeds=self.scale * x, attention_mask=attention_mask), self.causal, attention_mask
+        )
+
+
+def one_tensor(model: Any, *, scale: float, causal: bool) -> OneTensor:
+    """A model of one tensor, with a mask beside it where the model takes one."""
+    masked = taken_by(model) == "inputs_embeds" and "attention_mask" in inspect.signature(model.forward).parameters
+    return (MaskedText if masked else OneTensor)(model, scale=scale, causal=causal)
+
+
 def taken_by(model: Any) -> str:
     """The name of the real input of a model."""
     named = getattr(model, "main_input_name", "input_ids")
     return _REAL.get(named, named)
 
 
-def read(outputs: Any, causal: bool) -> Tensor:
+def read(outputs: Any, causal: bool, mask: Tensor | None = None) -> Tensor:
     """One row for each input: logits, else what the model itself pools, else its last layer.
 
-    Where there is a row for each position, it is the last one of a causal model, which has seen all others, and else their mean.
+    Where there is a row for each position, it is the last one of a causal model, which has seen all others, and else their mean; of the
+    positions that a mask leaves, where there is one.
     """
     found: Tensor | None = next(
         (
@@ -64,7 +85,12 @@ def read(outputs: Any, causal: bool) -> Tensor:
     if found is None:
         known = ", ".join(outputs) if isinstance(outputs, dict) else type(outputs).__name__
         raise ValueError(f"The model must give logits or a last layer, got {known}. Wrap it to return one tensor.")
-    if found.dim() == 3:  # (n, positions, width)
+    if found.dim() == 3 and mask is not None:  # (n, positions, width)
+        kept = mask.to(found)
+        if causal:  # the last position that is kept
+            kept = kept * (kept.flip(1).cumsum(1).flip(1) == 1)
+        return (kept.unsqueeze(-1) * found).sum(1) / kept.sum(1, keepdim=True)
+    if found.dim() == 3:
         return found[:, -1] if causal else found.mean(1)
     return found.flatten(1)
 

@@ -12,7 +12,6 @@ from torch import nn
 from biascope.families.libraries.packages import imported
 from biascope.families.named_model import Asked, NamedModel, image_shape, label_of
 
-HELP = "the image tower of a CLIP model of open_clip"
 EXAMPLE = "open_clip:ViT-B-32"
 
 

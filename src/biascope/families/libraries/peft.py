@@ -20,7 +20,6 @@ from biascope.families.libraries.packages import imported
 from biascope.families.named_model import Asked, NamedModel
 from biascope.runs.failures import FOREIGN, reason_of
 
-HELP = "a folder with an adapter that peft saved"
 EXAMPLE = "peft:path/to/adapter"
 
 

@@ -8,7 +8,6 @@ import functools
 from biascope.families.libraries.packages import imported
 from biascope.families.named_model import Asked, NamedModel, image_shape, label_of
 
-HELP = "a network of timm"
 EXAMPLE = "timm:resnet18"
 
 

@@ -8,7 +8,6 @@ import functools
 from biascope.families.libraries.packages import imported
 from biascope.families.named_model import Asked, NamedModel, image_shape, label_of
 
-HELP = "a classifier of torchvision"
 EXAMPLE = "torchvision:resnet18"
 _USUAL = (3, 224, 224)  # where a classifier has no weights that say it
 

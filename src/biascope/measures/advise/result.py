@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from biascope.results import signal_pictures as pictures
 from biascope.results.draw import captioned
@@ -95,7 +96,8 @@ class Advice(Result):
     }
 
     @property
-    def subject(self) -> str:  # noqa: D102
+    @override
+    def subject(self) -> str:
         return f"{len(self.names)} networks for {self.signal}"
 
     def at_iteration(self, table: np.ndarray, step: float) -> np.ndarray:
@@ -160,7 +162,8 @@ class Advice(Result):
             for step, row in zip(self.iterations, found, strict=True)
         }
 
-    def headline(self) -> dict[str, Number]:  # noqa: D102
+    @override
+    def headline(self) -> dict[str, Number]:
         found = {
             f"predicted_psnr:{self._word(index)}": self.score(index).named(
                 f"rank {place}: {name}, predicted PSNR", "dB"
@@ -181,7 +184,8 @@ class Advice(Result):
         kind, value = self.kinds[index], float(self.values[index])
         return f"{kind}={value:g}" if math.isfinite(value) else kind
 
-    def sentence(self) -> str:  # noqa: D102
+    @override
+    def sentence(self) -> str:
         return self.summary()
 
     def summary(self) -> str:
@@ -323,7 +327,8 @@ class Advice(Result):
             lines.append(f"{first}{shares}{after}")
         return "\n".join(lines)
 
-    def story(self) -> Story:  # noqa: D102
+    @override
+    def story(self) -> Story:
         return Story(
             shown_tables={
                 "networks": {
@@ -388,7 +393,8 @@ class Advice(Result):
         axes.set_axis_off()
         return figure
 
-    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+    @override
+    def plots(self, dark: bool = False) -> dict[str, Figure]:
         last, predicted = self.iterations[-1], self.predicted
         rows = {
             f"predicted, kernel on {self.points[-1]:,} points": predicted[-1],

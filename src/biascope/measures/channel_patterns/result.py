@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, bootstrapped, over, spearman
@@ -153,7 +154,8 @@ class ChannelPatterns(Result):
             return math.nan
         return float((1 + (np.abs(others) >= np.abs(own).mean()).sum()) / (1 + len(others)))
 
-    def headline(self) -> dict[str, Number]:  # noqa: D102
+    @override
+    def headline(self) -> dict[str, Number]:
         numbers: dict[str, Number] = {}
         for name in (VOTES, MASS) if self.labelled else ():
             numbers |= {f"{key}:{snake(name)}": number for key, number in self._correlation_numbers(name).items()}
@@ -180,7 +182,8 @@ class ChannelPatterns(Result):
             "chance": chance.named(f"share of networks whose {name} correlate as much", SHARE),
         }
 
-    def sentence(self) -> str:  # noqa: D102
+    @override
+    def sentence(self) -> str:
         draws, channels = self.weights.shape
         hits, patterns = (self.detected >= 0).sum(1).mean(), (self.detectors > 0).sum(1).mean()
         if not hits:
@@ -251,7 +254,8 @@ class ChannelPatterns(Result):
         channels = sorted(self._channel_rows(0), key=lambda row: -abs(row.get("weight", row["response"])))
         return "\n\n".join(_text(each, most) for each in (patterns, channels))
 
-    def story(self) -> Story:  # noqa: D102
+    @override
+    def story(self) -> Story:
         return Story(
             shown_tables={
                 "patterns": {
@@ -321,7 +325,8 @@ class ChannelPatterns(Result):
             )
         return found
 
-    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+    @override
+    def plots(self, dark: bool = False) -> dict[str, Figure]:
         from biascope.measures.channel_patterns.pictures import responses_figure
 
         known = bool(np.isfinite(self.statistics).all())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from biascope.derivatives.operators import EstimatedOperator, GradientCovariance
 from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
@@ -161,7 +162,8 @@ class CovarianceResult(Result, ABC):
         )
         return pictures
 
-    def story(self) -> Story:  # noqa: D102
+    @override
+    def story(self) -> Story:
         mean = self.trace.value / self.directions.shape[1]
         return Story(
             page_title=f"Inductive bias of {self.subject}: what it finds easy to learn",
@@ -236,7 +238,8 @@ class CovarianceResult(Result, ABC):
             found.append(Step(words, f"biascope scan {model} --input {shape} --checkpoints FOLDER"))
         return found
 
-    def headline(self) -> dict[str, Number]:  # noqa: D102
+    @override
+    def headline(self) -> dict[str, Number]:
         squared = "mixed derivative" if self.mixed else "gradient"
         return {
             "effective_rank": self.effective_rank.named(f"effective rank of {self.size} ({self.estimator})"),

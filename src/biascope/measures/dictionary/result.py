@@ -5,11 +5,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from biascope.results import signal_pictures as pictures
 from biascope.results.draw import captioned
@@ -98,7 +99,8 @@ class Dictionary(Result):
             raise ValueError(f"by must be 'predicted' or 'concentration', got {by!r}. Pass by='predicted'.")
         return self.predicted_psnr if by == "predicted" else self.concentration
 
-    def headline(self) -> dict[str, Number]:  # noqa: D102
+    @override
+    def headline(self) -> dict[str, Number]:
         psnr, frequency = over_signals(self.predicted_psnr), over(self.frequency.mean(1))
         concentration = over_signals(self.concentration, within=(0.0, 1.0))
         energy = over_signals(self.energy_above(0.01), within=(0.0, 1.0))
@@ -111,7 +113,8 @@ class Dictionary(Result):
             "mean_frequency": frequency.named("mean frequency of the first atoms", "cycles"),
         }
 
-    def sentence(self) -> str:  # noqa: D102
+    @override
+    def sentence(self) -> str:
         count, share = (self.relative >= 0.01).sum(1).mean(), 100 * self.energy_above(0.01).mean()
         return (
             f"For {self.subject}, {count:.0f} of {self.places.shape[1]:,} eigenvalues are at least 1 % of the largest. Their atoms "
@@ -119,7 +122,8 @@ class Dictionary(Result):
             f"{self.predicted_psnr.mean():.1f} dB."
         )
 
-    def story(self) -> Story:  # noqa: D102
+    @override
+    def story(self) -> Story:
         return Story(
             meaning=(
                 "Atoms with large eigenvalues are learned first. If most of the energy of the signals lies on them, "
@@ -129,7 +133,8 @@ class Dictionary(Result):
             next_steps=[Step("Rank several networks for one signal.", "biascope inr advise SIGNAL")],
         )
 
-    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+    @override
+    def plots(self, dark: bool = False) -> dict[str, Figure]:
         energies = {self.subject: self.energy}
         found = {
             "energy": captioned(
@@ -149,29 +154,6 @@ def over_signals(table: np.ndarray, *, within: tuple[float, float] = (-math.inf,
         2.1 ± 0.59 (95 % CI -0.78 to 5.01)
     """
     return over(table.mean(1), shared=over(table.mean(0)) if table.shape[1] > 1 else 0.0, within=within)
-
-
-def ranking(results: Sequence[Dictionary], *, by: str = "predicted") -> dict[str, Estimate]:
-    """Networks in the order in which they are predicted to reconstruct the signals, the best first, each with its score.
-
-    Args:
-        results: Results of the same signals.
-        by: See :meth:`Dictionary.score`.
-
-    Raises:
-        ValueError: If there are none, or they are of other signals or of other points.
-    """
-    if not results:
-        raise ValueError("results must hold at least one dictionary to rank, got none. Measure one first.")
-    first = results[0]
-    for other in results:
-        if other.signals != first.signals or not np.array_equal(other.places[:1], first.places[:1]):
-            raise ValueError(
-                f"Dictionaries must use the same points of the same signals to be ranked, got {first.signals} and {other.signals} on "
-                f"{first.places.shape[1]:,} and {other.places.shape[1]:,} points. Measure them with the same settings."
-            )
-    scores = {each.subject: over_signals(each.score(by)) for each in results}
-    return dict(sorted(scores.items(), key=lambda item: -item[1].value))
 
 
 def rank_agreement(predicted: np.ndarray, trained: np.ndarray) -> Estimate:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Number, over
@@ -78,7 +79,8 @@ class DirectionalBias(Result):
         """Whether every direction is a frequency (of one channel)."""
         return all(len(label) >= 3 and label[-3] in ("Re", "Im") for label in self.labels)
 
-    def headline(self) -> dict[str, Number]:  # noqa: D102
+    @override
+    def headline(self) -> dict[str, Number]:
         numbers = {}
         for i, j, words in self._settings():
             each = self._accuracy[i, j]  # (repeat, direction)
@@ -110,7 +112,8 @@ class DirectionalBias(Result):
                 found.append((i, j, f" ({', '.join(parts)})" if parts else ""))
         return found
 
-    def sentence(self) -> str:  # noqa: D102
+    @override
+    def sentence(self) -> str:
         each = _mean_over_repeats(self._accuracy[-1, -1])
         gone, total = int(self.diverged.sum()), self.diverged.size
         left_out = f" {gone} of {total} trainings diverged and are left out." if gone else ""
@@ -126,7 +129,8 @@ class DirectionalBias(Result):
             f"{where}.{left_out}"
         )
 
-    def planes(self) -> dict[str, Plane]:  # noqa: D102
+    @override
+    def planes(self) -> dict[str, Plane]:
         if not self.is_fourier or len(self.input_shape) < 2:
             return {}
         from biascope.results.figures import completed
@@ -149,7 +153,8 @@ class DirectionalBias(Result):
                 found[name] = plane(self.iterations[i, j], "iterations", None, None)
         return found
 
-    def story(self) -> Story:  # noqa: D102
+    @override
+    def story(self) -> Story:
         return Story(
             page_title=self._page_title(),
             sentences=self._sentences(),
@@ -229,7 +234,8 @@ class DirectionalBias(Result):
             return "the constant direction (frequency 0)"
         return f"the wave of {abs(down)} cycles down and {abs(across)} across"
 
-    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+    @override
+    def plots(self, dark: bool = False) -> dict[str, Figure]:
         from biascope.results import figures as frequency_plane
 
         pictures: dict[str, Figure] = {}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
+from typing_extensions import override
 
 from biascope.derivatives.covariance import GradientSampler, gradient_covariance
 from biascope.derivatives.sampling import MEAN_INPUTS
@@ -33,7 +34,8 @@ class MeanGradient(CovarianceResult):
         """How gradients were taken, in words."""
         return "mean gradient over inputs"
 
-    def headline(self) -> dict[str, Number]:  # noqa: D102
+    @override
+    def headline(self) -> dict[str, Number]:
         shown = super().headline()
         shown["effective_rank"] = self.effective_rank.named(
             f"directions over which the mean gradient spreads, of {self.size}"
@@ -41,7 +43,8 @@ class MeanGradient(CovarianceResult):
         shown["trace"] = self.trace.named("mean squared length of the mean gradient")
         return shown
 
-    def sentence(self) -> str:  # noqa: D102
+    @override
+    def sentence(self) -> str:
         rank, size = self.effective_rank, self.size
         if self.unclear():
             return f"{self.subject} needs more draws: it is unclear over how many of {size} directions its mean gradient spreads."
@@ -59,7 +62,8 @@ class MeanGradient(CovarianceResult):
         prefers = self.preference()
         return f"{words} The network prefers {prefers}." if prefers else words
 
-    def story(self) -> Story:  # noqa: D102
+    @override
+    def story(self) -> Story:
         return replace(
             super().story(),
             page_kind="scan",
@@ -81,7 +85,8 @@ class MeanGradient(CovarianceResult):
         found = [Sentence(f"{first}.", "spectrum"), *([where] if where.text else []), *self.preference_sentences()]
         return [*found, *self.resolved_sentence()]
 
-    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+    @override
+    def plots(self, dark: bool = False) -> dict[str, Figure]:
         return self.direction_plots("Variance of the mean gradient", dark)
 
 
@@ -97,7 +102,7 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     paper="nads2020",
     result=MeanGradient,
     example=_example,
-    checks=derivative_checks(lambda settings: ("input",)),
+    checks=derivative_checks(lambda settings: ("input",), half=True),
     probe={"num": MEAN_INPUTS, "fresh": True},
 )
 def mean_gradient(

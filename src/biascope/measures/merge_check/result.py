@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from biascope.editing import pictures as merge_pictures
 from biascope.editing.merge_result import WEIGHT_AXES, Difference, finite_or_none
@@ -124,7 +125,8 @@ class MergeCheck(Result):
     }
 
     @property
-    def subject(self) -> str:  # noqa: D102
+    @override
+    def subject(self) -> str:
         return f"{listed(self.models)} on {self.base}"
 
     @property
@@ -236,7 +238,8 @@ class MergeCheck(Result):
         """Whose predictions were compared: the model's, or those of its linear probe."""
         return "its linear probe's" if model in self.probed else "its"
 
-    def headline(self) -> dict[str, Number]:  # noqa: D102
+    @override
+    def headline(self) -> dict[str, Number]:
         classes = self.compared == "classes"
         unit = SHARE if classes else ""
         numbers = {"coefficient": self.alpha.named("suggested coefficient α")}
@@ -274,7 +277,8 @@ class MergeCheck(Result):
                 numbers[f"control_change_alone:{name}"] = each.named(f"{on} {name}", unit)
         return numbers
 
-    def sentence(self) -> str:  # noqa: D102
+    @override
+    def sentence(self) -> str:
         return " ".join([verdict_of(self), *remarks_on(self)])
 
     def facts(self) -> dict[str, Any]:
@@ -322,7 +326,8 @@ class MergeCheck(Result):
         ]
         return {"models": models, "coefficients": coefficients, "outputs": outputs, **self.weights.tables()}
 
-    def story(self) -> Story:  # noqa: D102
+    @override
+    def story(self) -> Story:
         return Story(
             shown_tables={
                 "models": {
@@ -392,7 +397,8 @@ class MergeCheck(Result):
         words = "Write the merged model. Then test it with labels before you use it."
         return [Step(words, f"biascope merge apply BASE MODELS --weight {self.alpha.value:g} --out merged.safetensors")]
 
-    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+    @override
+    def plots(self, dark: bool = False) -> dict[str, Figure]:
         pictures = {
             "agreement_by_coefficient": captioned(
                 "The merged model against each fine-tuned one",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from biascope.measures.pattern_statistics import pictures as pictures
 from biascope.results.draw import captioned
@@ -79,7 +80,8 @@ class PatternStatistics(Result):
     }
 
     @property
-    def subject(self) -> str:  # noqa: D102
+    @override
+    def subject(self) -> str:
         patterns = self.statistics.shape[1]
         return f"{2 * self.k:,} channels on {self.samples:,} inputs of {self.per_input} of {patterns} patterns ({LAWS[self.law]})"
 
@@ -99,7 +101,8 @@ class PatternStatistics(Result):
         """Which runs are right on every input for certain (equation 3)."""
         return np.asarray((self.margins > 0).all(1))
 
-    def headline(self) -> dict[str, Number]:  # noqa: D102
+    @override
+    def headline(self) -> dict[str, Number]:
         constants, known = self.constants(), {}
         if np.isfinite(constants).all():
             known = {"psi_constant": over(constants, within=(0, math.inf)).named("c*")}
@@ -112,7 +115,8 @@ class PatternStatistics(Result):
             "runs_converged": _share_of_runs(self.converged, "runs that converged"),
         }
 
-    def sentence(self) -> str:  # noqa: D102
+    @override
+    def sentence(self) -> str:
         constants, runs, patterns = self.constants(), len(self.epochs), self.statistics.shape[1]
         held, worst, lost = int((constants < 1).sum()), float(constants.max()), int((~np.isfinite(constants)).sum())
         words = f"Pattern statistics govern {held} of {runs} trainings of {self.subject}: c* is below 1 at slope b = {self.slope:g}"
@@ -126,7 +130,8 @@ class PatternStatistics(Result):
             words += f". Theorem 6.1 guarantees zero error from {needed:,} samples; these runs have {self.samples:,}"
         return words + "."
 
-    def story(self) -> Story:  # noqa: D102
+    @override
+    def story(self) -> Story:
         return Story(
             meaning=(
                 "A constant c* below 1 means that the network relies on a pattern only as much as the pattern goes with the "
@@ -141,7 +146,8 @@ class PatternStatistics(Result):
             ],
         )
 
-    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+    @override
+    def plots(self, dark: bool = False) -> dict[str, Figure]:
         lean = leanings(torch.from_numpy(self.statistics))
         shown: dict[str, Figure] = {}
         for side, own, ratio in (("positive", 0, self.positive), ("negative", 1, self.negative)):

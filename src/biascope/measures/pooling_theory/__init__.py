@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from biascope.measures.pooling_theory import models as pooling
 from biascope.measures.pooling_theory.models import bayes_accuracy_after_pooling_any_frequency as best_accuracy
@@ -77,7 +78,8 @@ class PoolingTheory(Result):
     }
 
     @property
-    def subject(self) -> str:  # noqa: D102
+    @override
+    def subject(self) -> str:
         named = {"none": "plain subsampling", "box": "average pooling"}.get(self.prefilter, f"{self.prefilter} pooling")
         return f"{named} by {self.stride} of {self.size} samples"
 
@@ -102,7 +104,8 @@ class PoolingTheory(Result):
         )
         return int(self.trained[slow]), int(self.trained[easy]), ratio
 
-    def headline(self) -> dict[str, Number]:  # noqa: D102
+    @override
+    def headline(self) -> dict[str, Number]:
         largest, best = Estimate.exact(float(np.abs(self.deviations()).max())), self.accuracy[0]
         mean, lost = Estimate.exact(float(best.mean())), Estimate.exact(float((best < 0.6).mean()))
         found = {
@@ -115,7 +118,8 @@ class PoolingTheory(Result):
             found["slowdown"] = slow[2].named(f"iterations for frequency {slow[0]} relative to frequency {slow[1]}")
         return found
 
-    def sentence(self) -> str:  # noqa: D102
+    @override
+    def sentence(self) -> str:
         deviations, best = np.abs(self.deviations()), self.accuracy[0]
         # The largest of so many independent normal deviates is above this once in a hundred times.
         limit = statistics.NormalDist().inv_cdf(0.5 + 0.5 * 0.99 ** (1 / deviations.size))
@@ -129,7 +133,8 @@ class PoolingTheory(Result):
             words += f". {never} of {len(self.trained)} frequencies are not always learned"
         return words.replace("%", " %") + "."
 
-    def story(self) -> Story:  # noqa: D102
+    @override
+    def story(self) -> Story:
         return Story(
             meaning=(
                 "Pooling removes or weakens some frequencies, whatever the weights. Frequencies near 50 % accuracy are lost "
@@ -141,7 +146,8 @@ class PoolingTheory(Result):
             ],
         )
 
-    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+    @override
+    def plots(self, dark: bool = False) -> dict[str, Figure]:
         return {
             "accuracy_by_frequency": captioned(
                 "Best accuracy after pooling, by frequency", self._accuracy_picture(dark)

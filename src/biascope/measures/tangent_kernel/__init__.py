@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from biascope.derivatives.operators import Matrix
 from biascope.derivatives.spectrum import eigenpairs
@@ -101,7 +102,8 @@ class TangentSpectrum(Result):
         "thumbnails": ("shown function", "end", "channel", "row", "column"),
     }
 
-    def headline(self) -> dict[str, Number]:  # noqa: D102
+    @override
+    def headline(self) -> dict[str, Number]:
         samples, leading = len(self.labels), self.eigenvalues.shape[1]
 
         def over_draws(values: np.ndarray, most: float = math.inf) -> Estimate:
@@ -122,7 +124,8 @@ class TangentSpectrum(Result):
             )
         return found
 
-    def sentence(self) -> str:  # noqa: D102
+    @override
+    def sentence(self) -> str:
         data = self.provenance.get("data", {}).get("name", "the data")
         samples, leading, known = len(self.labels), self.eigenvalues.shape[1], len(self.eigenfunctions)
         what = self._named_target if self.positive else f"{len(self.targets)} classes, each against the rest"
@@ -140,7 +143,8 @@ class TangentSpectrum(Result):
             words += f" Their local energy on {self.splits[1]} is {ratio:.2g} times that on {self.splits[0]}."
         return words
 
-    def story(self) -> Story:  # noqa: D102
+    @override
+    def story(self) -> Story:
         return Story(
             page_title=f"Tangent kernel of {self.subject} on {self._data}: how much of the labels is learned first",
             sentences=self._sentences(),
@@ -234,7 +238,8 @@ class TangentSpectrum(Result):
         )
         return found
 
-    def plots(self, dark: bool = False) -> dict[str, Figure]:  # noqa: D102
+    @override
+    def plots(self, dark: bool = False) -> dict[str, Figure]:
         kernel, labels = self.eigenvalues / self.trace[:, None], np.diff(self.labels_energy, prepend=0.0)
         samples, whole = len(self.labels), {self._named_target if self.positive else "all classes": self.labels_energy}
         own = [self._target_name(at).removeprefix("class ") for at in range(len(self.targets))]

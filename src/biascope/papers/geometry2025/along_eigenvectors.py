@@ -34,7 +34,6 @@ from biascope.papers.geometry2025.shared import (
     SPREAD,
     TITLES,
     by_setting,
-    cifar_name,
     error_of_a_difference,
     error_of_test_samples,
     geometry_of,
@@ -48,6 +47,7 @@ from biascope.papers.geometry2025.shared import (
     released_family,
     titles,
 )
+from biascope.papers.images import held
 from biascope.results.estimate import Estimate, bootstrapped, over, spearman
 from biascope.results.finding import Tell, figure
 from biascope.results.plan import Row
@@ -183,7 +183,8 @@ def _tell_images(
 ) -> None:
     """Tell how a network learns images labelled along eigenvectors of its G S G."""
     sizes = (plan["training samples"], plan["test samples"])
-    images = samples_of(cifar_name(run)[0], sizes=sizes, root=cifar_name(run)[1])
+    cifar, root = held("cifar10", run)
+    images = samples_of(cifar, sizes=sizes, root=root)
     if plan["side of the images"] < images.shape[-1]:
         images = halved(images)
     title, draws = f"{TITLES[name]}{part}", plan["draws of G"][name]
@@ -216,7 +217,7 @@ def _tell_images(
         of("lowest train accuracy", least(along), "%")
         lowest += along
     tell.about(title)("lowest train accuracy", least(lowest), "%")
-    tell.settings["samples"] = images.name
+    tell.settings.update({**precisions([family], run, "bfloat16"), "samples": images.name})
 
 
 @figure(

@@ -23,16 +23,17 @@ from biascope.papers.geometry2025.shared import (
     halved,
     loop_of,
     planned,
+    precisions,
     released_family,
     run_of,
     titles,
 )
+from biascope.papers.units import with_unit
 from biascope.results.estimate import Estimate, jackknife, over
 from biascope.results.figures import lines_figure
 from biascope.results.finding import Finding, Tell, figure
 from biascope.results.plan import Plan, Row
 from biascope.results.shows import curves
-from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
 from biascope.tasks.directions import random_labels
@@ -157,17 +158,13 @@ def _drawn(finding: Finding, dark: bool) -> Figure:
     return lines_figure(published, x="epoch", y="correlation", dark=dark)
 
 
-def _tell_percent(of: Tell, label: str, number: Estimate) -> None:
-    """Tell a number whose key ends in its unit."""
-    of(label, number, "%", key=snake(f"{of.subject}: {label}, %"))
-
-
 def images_move(plan: Row, run: Run, tell: Tell) -> None:
     """Full-batch training, with true labels by cross-entropy as published and by squared loss as in theory."""
     tell.settings["networks"] = titles(plan.networks)
     for name in plan.networks:
         data = _images(name, plan, run)
         tell.settings[f"samples: {TITLES[name]}"] = data.name
+        tell.settings.update(precisions([released_family(name, data.shape, "relu", plain=True)], run))
         for loss in plan["losses"]:
             motion, rate = _moved(name, plan, data, run, _recipe(name, plan, loss))
             published = loss == "cross-entropy"
@@ -181,7 +178,7 @@ def images_move(plan: Row, run: Run, tell: Tell) -> None:
             of("early correlation with GSG", motion.level("GSG", early))
             of("lead of GSG over S", motion.lead(early))
             of("correlation of the identity with GSG", Estimate(float(motion.chance[0])))  # GSG is of random draws
-            _tell_percent(of, "training accuracy", over(100 * motion.train_accuracy[-1], within=(0, 100)))
+            with_unit(of, "training accuracy", over(100 * motion.train_accuracy[-1], within=(0, 100)), "%")
             for place, reference in enumerate(("GSG", "S")):
                 curve = np.stack([motion.epochs.astype(float), motion.plain[:, place]])
                 tell.array(f"{TITLES[name]} with {reference}{'' if published else f', {loss}'}", curve, kind="curve")
@@ -258,6 +255,7 @@ def _on_both(name: str, plan: Row, samples: int, batch: int, run: Run, tell: Tel
     tell.settings[f"velocity: {TITLES[name]}"] = _velocity(epochs // checkpoints)
     shape = grey(plan)
     family = released_family(name, shape, "relu", plain=True)
+    tell.settings.update(precisions([family], run))
     return {
         kind: geometry_motion(
             family,
@@ -300,11 +298,11 @@ def _tell_both(of: Tell, on: dict[str, GeometryMotion], samples: int) -> None:
     of("velocity on G over flip(G)", _velocity_ratio(on))
     # With one answer for all samples, accuracy is the share of a class: a half.
     answers = 100.0 * ~np.isclose(last["flip(G)"], 50.0, rtol=0, atol=1e-4)
-    _tell_percent(of, "runs on flip(G) with more than one answer", Estimate(float(answers.mean())))
+    with_unit(of, "runs on flip(G) with more than one answer", Estimate(float(answers.mean())), "%")
     responds = Estimate(float(100.0 * (on["flip(G)"].size[-1] > ALIVE)))
-    _tell_percent(of, "networks on flip(G) respond to inputs", responds)
+    with_unit(of, "networks on flip(G) respond to inputs", responds, "%")
     for kind, accuracy in last.items():
-        _tell_percent(of, f"training accuracy on {kind}", over(accuracy, within=(0, 100)))
+        with_unit(of, f"training accuracy on {kind}", over(accuracy, within=(0, 100)), "%")
     own = error_of_a_difference(float(last["G"].mean()), float(last["flip(G)"].mean()), samples)
     of("training accuracy on G minus flip(G)", over(_gap(on), samples=own, within=(-100.0, 100.0)), "points")
 

@@ -24,7 +24,6 @@ from biascope.papers.geometry2025.shared import (
     TITLES,
     by_setting,
     cifar_2,
-    cifar_name,
     error_of_test_samples,
     halved,
     least,
@@ -35,6 +34,7 @@ from biascope.papers.geometry2025.shared import (
     run_of,
     titles,
 )
+from biascope.papers.images import held
 from biascope.results.draw import PALETTE
 from biascope.results.estimate import Estimate, over, paired_error
 from biascope.results.figures import lines_figure
@@ -168,7 +168,7 @@ def figure_6(plan: Row, run: Run, tell: Tell) -> None:
 
 def _cifar(train: int, test: int, run: Run) -> Arrays:
     """CIFAR-10, or as much of it as the data folder has, in its own order, channels standardised over the training images."""
-    name, root = cifar_name(run)
+    name, root = held("cifar10", run)
     whole = data.load(name, root=root)
     sizes = {split: min(count, len(whole.splits[split][0])) for split, count in (("train", train), ("test", test))}
     if any(count < len(whole.splits[split][0]) for split, count in sizes.items()):

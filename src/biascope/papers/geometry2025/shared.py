@@ -6,16 +6,15 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from biascope.data import data_root
 from biascope.derivatives.covariance import gaussian_sampler, gradient_covariance
 from biascope.families.family import Family
 from biascope.networks import builder
+from biascope.papers.images import held
 from biascope.results.estimate import Estimate, proportion
 from biascope.results.plan import Plan
 from biascope.runs.run import Run
@@ -40,7 +39,6 @@ PLAIN: dict[str, dict[str, Any]] = {  # on images, and on data of covariance G
 SPREAD = 1e-3  # σ_P of the authors' scripts; 1 for figures 2 and 8, 1e-4 for circles
 ANIMALS = (2, 3, 4, 5, 6, 7)  # of CIFAR-10, which CIFAR-2 sets against the rest
 PROBES = 4  # inputs at which the gradient of each network is taken, for G
-PART = "cifar10-part"  # an .npz for machines that hold no more
 
 # The authors' settings, as their code has them; where the text differs, a figure says so.
 PUBLISHED_LOOP: dict[str, Any] = {
@@ -251,12 +249,6 @@ def least(numbers: Iterable[Estimate]) -> Estimate:
     return Estimate(smallest.value, error, *ends, smallest.confidence)
 
 
-def cifar_name(run: Run) -> tuple[str, Path]:
-    """CIFAR-10, or the part of it that a machine holds, and its folder."""
-    root = data_root(run.data_root)
-    return (PART if (root / f"{PART}.npz").exists() else "cifar10"), root
-
-
 def halved(images: Arrays) -> Arrays:
     """Images of half their side, for smoke: matrices of 3,072 numbers take seconds to decompose."""
     splits = {split: (torch.nn.functional.avg_pool2d(x, 2), y) for split, (x, y) in images.splits.items()}
@@ -265,7 +257,7 @@ def halved(images: Arrays) -> Arrays:
 
 def cifar_2(each: int, test: int, run: Run) -> Arrays:
     """CIFAR-2: as many animals (1) as others (0) to train on, standardised, and test images as they come."""
-    name, root = cifar_name(run)
+    name, root = held("cifar10", run)
     whole = samples_of(name, sizes=(min(50_000, 4 * each + 200), test), root=root).two_classes(ANIMALS)
     x, y = whole.splits["train"]
     rows = torch.cat([(y == label).nonzero()[:each, 0] for label in (0, 1)])

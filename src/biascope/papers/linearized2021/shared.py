@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from biascope import data
 from biascope.derivatives.linearize import linearize
 from biascope.derivatives.operators import Matrix
 from biascope.derivatives.spectrum import eigenpairs
@@ -25,6 +24,7 @@ from biascope.families.network import Network
 from biascope.kernels.gram import tangent_gram
 from biascope.kernels.plan import Sizes
 from biascope.networks import builder
+from biascope.papers.images import held
 from biascope.results.estimate import Estimate, bootstrapped, over, spearman
 from biascope.results.finding import Tell
 from biascope.results.plan import Plan, Row
@@ -66,7 +66,6 @@ PUBLISHED: dict[str, Any] = {
     "batch": 128,
     "momentum": 0.9,
 }
-PARTS = {"cifar10": "cifar10-part", "mnist": "mnist-part"}  # .npz files for machines that hold no more
 HALF = (0, 1, 2, 3, 4)  # the classes of CIFAR-10 that CIFAR-2 sets against the rest
 PERCENT = (0.0, 100.0)
 
@@ -161,17 +160,16 @@ def training_run(family: Family, run: Run) -> Run:
 
 def images(name: str, sizes: tuple[int, int], run: Run, *, halves: bool = False) -> Arrays:
     """Standardised samples of CIFAR-10 or MNIST; with ``halves``, the first five classes against the rest (CIFAR-2)."""
-    samples = _read(name, sizes, data.data_root(run.data_root))
+    samples = _read(sizes, *held(name, run))
     if not halves:
         return samples
     return dataclasses.replace(samples, splits={split: (x, (y < 5).long()) for split, (x, y) in samples.splits.items()})
 
 
 @functools.lru_cache(maxsize=2)
-def _read(name: str, sizes: tuple[int, int], root: Path) -> Arrays:
+def _read(sizes: tuple[int, int], name: str, root: Path) -> Arrays:
     """Read once for the figures that follow one another."""
-    part = PARTS[name] if (root / f"{PARTS[name]}.npz").exists() else name
-    return samples_of(part, sizes=sizes, root=root)
+    return samples_of(name, sizes=sizes, root=root)
 
 
 def planned_images(plan: Row, name: str, run: Run, tell: Tell, data: str = "cifar10") -> Arrays:

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from biascope import data
+from biascope.papers.images import held
 from biascope.runs.run import Run
 from biascope.tasks.images import SideBySide, flipped, poisoned
 from biascope.tasks.task import Arrays, Task, along_directions, master_dtype
@@ -19,13 +21,12 @@ from biascope.training.sweep import Course
 # Mean and standard deviation of CIFAR-10 by channel, as in the released code, which standardises images before the network.
 MEAN, DEVIATION = (0.4914, 0.4822, 0.4465), (0.247, 0.243, 0.261)
 CARRIED = 0.05  # ε of the carriers that poison images
-PART = "cifar10-part"  # a part of CIFAR-10 as an .npz, for machines that hold no more
 
 
 def cifar(train: int, test: int, run: Run) -> Arrays:
     """So many images of CIFAR-10, or as many as the data folder has."""
-    root = data.data_root(run.data_root)
-    whole = data.load(PART if (root / f"{PART}.npz").exists() else "cifar10", root=root)
+    name, root = held("cifar10", run)
+    whole = data.load(name, root=root)
     sizes = {split: min(count, len(whole.splits[split][0])) for split, count in (("train", train), ("test", test))}
     part = whole.subset(sizes, seed=0)
     return Arrays({split: (torch.from_numpy(x), _classes(y)) for split, (x, y) in part.splits.items()})
@@ -65,11 +66,13 @@ class Standardised(Task):
         """Shape of one input."""
         return self.pixels.shape
 
-    def batch(self, split: str, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: D102
+    @override
+    def batch(self, split: str, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x, y = self.pixels.batch(split, indices)
         return (x - self.mean) / self.deviation, y
 
-    def select(self, members: Sequence[int]) -> Standardised:  # noqa: D102
+    @override
+    def select(self, members: Sequence[int]) -> Standardised:
         return Standardised(self.pixels.select(members), self.mean, self.deviation)
 
 

@@ -254,7 +254,7 @@ _ON_TEXTS: Table = {
         "ways": {CNN: WAYS, TEXT: WAYS[:1]},
         "points": {CNN: 150, TEXT: 32},
     },
-    "paper": {"pairs": {CNN: [PAIR], TEXT: [TEXT_PAIR]}, "ways": WAYS},
+    "paper": {"encoders": (CNN, TEXT), "pairs": {CNN: [PAIR], TEXT: [TEXT_PAIR]}, "ways": WAYS},
     "published": {"encoders": ("CLIP ConvNeXt", "T5-Base")},
 }
 

@@ -36,6 +36,7 @@ from biascope.papers.task_arithmetic2023.tasks import (
     tell_progress,
     with_splits,
 )
+from biascope.papers.units import with_unit
 from biascope.results.estimate import Estimate, agree, over, proportion
 from biascope.results.finding import Finding, Show, Tell, figure
 from biascope.results.plan import Row
@@ -108,15 +109,10 @@ def in_points(values: np.ndarray, draws: np.ndarray, **how: Any) -> Estimate:
     return over(100 * values, shared=error_of_samples(100 * draws), **how)
 
 
-def percentage(tell: Tell, label: str, number: Estimate) -> None:
-    """Tell a percentage, whose key says that it is one."""
-    tell(label, number, "%", key=snake(f"{tell.subject} {label} percent"))
-
-
 def _tell_table(tell: Tell, rows: Mapping[str, Mapping[str, Estimate]]) -> None:
     for way, row_of in rows.items():
         for row, share in row_of.items():
-            percentage(tell, f"{way}, {row}", share.in_percent())
+            with_unit(tell, f"{way}, {row}", share.in_percent(), "%")
 
 
 def tell_differences(
@@ -253,12 +249,12 @@ def figure_63(plan: Row, run: Run, tell: Tell) -> None:
         tell_progress(tuned, run, tell)
         for one, other in (("linearised", "non-linear"), ("non-linear", "post-hoc")):
             ahead = _ahead(result.merged, result.chosen, one, other)
-            percentage(of, f"tasks on which {one} is ahead of {other}", ahead)
+            with_unit(of, f"tasks on which {one} is ahead of {other}", ahead, "%")
         for place, (task, samples) in enumerate(zip(result.tasks, result.samples, strict=True)):
             start = result.pretrained[:, place]
-            percentage(of, f"{task}, pre-trained", _accuracy(start, samples, everything=agree(start)))
+            with_unit(of, f"{task}, pre-trained", _accuracy(start, samples, everything=agree(start)), "%")
             for number, way in enumerate(result.methods):
-                percentage(of, f"{task}, {way}", _accuracy(result.merged[:, number, place], samples))
+                with_unit(of, f"{task}, {way}", _accuracy(result.merged[:, number, place], samples), "%")
         tell.array(f"{name}: pretrained", result.pretrained)
         tell.array(f"{name}: merged", result.merged)
 

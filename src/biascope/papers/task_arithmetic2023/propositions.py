@@ -16,11 +16,11 @@ from biascope.papers.task_arithmetic2023.kernel_tasks import (
     fourier_functions,
     ring,
 )
+from biascope.papers.units import with_unit
 from biascope.results import draw
 from biascope.results.estimate import Estimate
 from biascope.results.finding import Finding, Tell, figure
 from biascope.results.plan import Plan, Row
-from biascope.results.wording import snake
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
 
@@ -196,7 +196,7 @@ def propositions(plan: Row, run: Run, tell: Tell) -> None:
         ("cancelling cases that are localised", [case.localised for case in mixed]),
     ):
         share = Estimate.exact(100 * float(np.mean(holds)))
-        tell(f"share of {words}", share, "%", key=snake(f"share of {words} percent"))
+        with_unit(tell, f"share of {words}", share, "%")
     tell(
         f"slope of the interference of two bumps on a ring up to {waves[-1]} frequencies, on logarithmic axes",
         Estimate.exact(float(np.diff(np.log(bumps))[-1] / np.diff(np.log(waves))[-1])),

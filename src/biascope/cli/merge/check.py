@@ -1,0 +1,139 @@
+"""SHOW: `biascope merge check`: whether models can be merged."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from biascope.cli._dry_run import rehearsed
+from biascope.cli.merge.checkpoints import Base
+from biascope.cli.merge.results import TABLES, save_and_print
+from biascope.cli.options import (
+    DataRoot,
+    Grid,
+    Samples,
+    SeededWork,
+    Settings,
+    SeveralData,
+    whole_numbers,
+    with_groups,
+)
+from biascope.editing.reading import Reading
+
+FAIL_ON_HELP = (
+    "Exit with status 1 if this is the verdict, for use as a gate; may be repeated. Verdicts are 'merge', 'merge with a loss', "
+    "'do not merge' and 'undecided'."
+)
+ACCURACY_HELP = (
+    "Accuracy of each model on its task, such as 0.93, in their order. The expected loss is computed from it."
+)
+
+
+@with_groups
+@rehearsed()
+def check(
+    base: Base,
+    models: Annotated[
+        list[Path], typer.Argument(help="Models fine-tuned from the base, or saved task vectors; two or more.")
+    ],
+    *,
+    data: SeveralData,
+    how: Reading,
+    settings: Settings = [],  # noqa: B006 - typer copies it
+    samples: Samples = "1000",
+    accuracy: Annotated[list[float], typer.Option(help=ACCURACY_HELP)] = [],  # noqa: B006 - typer copies it
+    control: Annotated[
+        str | None, typer.Option(help="Samples outside all tasks, to measure what the merge changes there.")
+    ] = None,
+    grid: Grid = 10,
+    fail_on: Annotated[list[str], typer.Option(help=FAIL_ON_HELP)] = [],  # noqa: B006 - typer copies it
+    data_root: DataRoot = None,
+    work: SeededWork,
+) -> None:
+    """Predict whether models can be merged, with which coefficient and at what loss; no labels are needed.
+
+    Pass --data once for each model, with samples of the data it was fine-tuned on, or once for all; for a text encoder, a folder
+    with test.tsv. Labels, if any, check the inputs. Images are padded to --input. Samples are taken from the split test, if there
+    is one.
+
+    --model may also name an encoder: efficientnet_lite0, minilm, vit. It is not needed if BASE is a folder of CLIP, T5 or BERT.
+    On an encoder, a model is read through its own last layer. If it has none, a linear probe is fitted to labelled training samples.
+    The outputs of a network are class scores, unless --features is given. --grid 0 leaves the maps out.
+    """
+    from biascope.editing.candidates import candidates_of
+    from biascope.editing.unlabelled import SPLIT
+    from biascope.families.source import parse_settings
+    from biascope.measures.merge_check import merge_check
+    from biascope.measures.merge_check.verdict import GRADES
+    from biascope.results.registry import require_own
+    from biascope.runs.files import make_writable, path_words
+
+    run = work.run(None, data_root=data_root)
+    if unknown := [verdict for verdict in fail_on if verdict not in GRADES]:
+        raise ValueError(
+            f"--fail-on must be one of {', '.join(map(repr, GRADES))}, got {unknown[0]!r}. Pass one of them."
+        )
+    if grid < 0 or grid in (1, 2):
+        raise ValueError(f"--grid must be at least 3, or 0 for no maps, got {grid}. Pass --grid 10.")
+    if accuracy and len(accuracy) != len(models):
+        raise ValueError(
+            f"--accuracy must be given for none or for each of {len(models)} models, got {len(accuracy)}. Repeat it in their order."
+        )
+    if accuracy and how.features:
+        raise ValueError("--accuracy does not apply with --features, where there are no classes. Leave it out.")
+    if wrong := [each for each in accuracy if not 0 < each <= 1]:
+        raise ValueError(f"--accuracy must lie between 0 and 1, got {wrong[0]:g}. Pass a share, such as 0.93.")
+    points, *more = whole_numbers(samples, "--samples")
+    if more:
+        raise ValueError(
+            f"--samples must be one number, the samples of each data set, got {samples!r}. Pass --samples 1000."
+        )
+    reading = dataclasses.replace(how, settings=parse_settings(settings), samples=points, seed=work.seed)
+    known = candidates_of(base, models, data, reading, control=control, run=run)
+    folder = work.out or Path("biascope-runs") / f"check-{path_words(base, '.safetensors')}"
+    require_own(folder, *TABLES)
+    make_writable(folder)
+    checked = merge_check(
+        known.network,
+        known.heads,
+        known.vectors,
+        known.tasks,
+        split=SPLIT,
+        points=reading.samples,
+        compared=known.compared,
+        accuracies=dict(zip(known.vectors, accuracy, strict=True)) if accuracy else None,
+        control=known.control,
+        grid=grid or None,
+        name=known.base,
+        seed=work.seed,
+        run=dataclasses.replace(run, folder=folder),
+    )
+    checked = dataclasses.replace(checked, notes=known.notes)
+    words = ["biascope", "merge", "apply", str(base), *map(str, models), "--weight", f"{checked.alpha.value:g}"]
+    words += ["--keep", f"{known.head}.*"] if known.head else []
+    words += ["--unrelated"] if how.unrelated else []
+    then = shlex.join([*words, "--out", "merged.safetensors"])
+    if not checked.grade.startswith("merge") or not _fit(base, models, f"{known.head}." if known.head else None):
+        then = ""
+    save_and_print(checked, folder, f"Can {checked.subject} be merged?", work, command=then)
+    if checked.grade in fail_on:
+        raise typer.Exit(1)
+
+
+def _fit(base: Path, models: list[Path], head: str | None) -> bool:
+    """Whether ``merge apply`` takes the models as they lie on disk: names that an encoder's reader bridges, it does not."""
+    from biascope.editing.stream import TaskStream
+    from biascope.families.checkpoint import Checkpoint
+
+    start, ends = Checkpoint.open(base), [Checkpoint.open(model) for model in models]
+    every = {name for each in (start, *ends) for name in each.tensors}
+    try:
+        for end in ends:
+            TaskStream(start, end, {name for name in every if head and name.startswith(head)})
+    except ValueError:
+        return False
+    return True
