@@ -60,8 +60,8 @@ Readout = Annotated[
     str,
     typer.Option(
         "--readout",
-        help="How to reduce several outputs to a scalar: first, sum, mean, margin or random.",
-        autocompletion=_completion.words("first", "sum", "mean", "margin", "random"),
+        help="How to reduce several outputs to a scalar: first, sum, mean, margin, random, or features: those before the last linear layer.",
+        autocompletion=_completion.words("first", "sum", "mean", "margin", "random", "features"),
     ),
 ]
 _DRAWS = "Number of random initialisations of each network."

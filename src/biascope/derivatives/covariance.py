@@ -286,7 +286,10 @@ def largest_input(x: Any) -> float:
 
 def _why_constant(network: Network) -> str:
     if zeros := zero_layers(network):
-        return f"Its weights {zeros[0]} are all 0: measure weights after a few training steps (--weights FILE)."
+        return (
+            f"Its weights {zeros[0]} are all 0. Read the features before its head instead (--readout features), or measure weights "
+            "after a few training steps (--weights FILE)."
+        )
     return "Check that forward uses its argument and that no detach() or dead layer cuts it off."
 
 
