@@ -255,8 +255,9 @@ def test_fewer_networks_are_drawn_where_the_network_is_dear(monkeypatch: pytest.
     assert Sampling(draws=17).amount(one, weights, None, CPU) == Amount(17)  # as asked for, with all inputs
     assert pass_of(family, (3, 9, 9), CPU) is None  # it does not take such inputs, which the sampler tells
     assert Sampling().amount(None, 0, None, CPU) == Amount(DRAWS)
-    costs = expected_times(family, (1, 8, 8), Sampling(), CPU)
-    assert {cost.pieces for cost in costs} == {32}
+    costs = list(expected_times(family, (1, 8, 8), Sampling(), CPU))
+    assert {(cost.pieces, cost.told) for cost in costs} == {(32, amount.told(one, None))}
+    assert costs[1].method == "those of the mean gradient"  # at the same inputs, of the same networks
     with pytest.warns(
         UserWarning, match=r"^This scan draws 32 of the usual 400 networks, each at 4 of the usual 64 inputs"
     ):

@@ -60,7 +60,7 @@ Readout = Annotated[
     str,
     typer.Option(
         "--readout",
-        help="How to reduce several outputs to a scalar: first, sum, mean, margin, random, or features: those before the last linear layer.",
+        help="How to reduce several outputs to a scalar: first, sum, mean, margin, random, or features (before the head).",
         autocompletion=_completion.words("first", "sum", "mean", "margin", "random", "features"),
     ),
 ]

@@ -144,8 +144,9 @@ class Probe:
 
     @functools.cached_property
     def members_at_once(self) -> int:
-        """Members whose inputs are drawn in one go: fewer where they are so large that a block would not fit into memory."""
-        assert self._sampler is not None
+        """Members whose inputs are made in one go: fewer where they are so large that a block would not fit into memory."""
+        if self._sampler is None:  # all members have the same
+            return 1
         one = self._sampler(generator_for(torch.device("cpu"), self._seed, "size of an input"), 1)
         size = self.num * sum(leaf.nbytes for leaf in tree_leaves(one) if isinstance(leaf, Tensor))
         members = _BLOCK

@@ -33,11 +33,13 @@ class MeasurementTime(StageTime):
         estimator: How gradients would be taken.
         method: The fastest way so far.
         memory: Bytes that the process is expected to hold at most.
+        told: Why less is drawn than usual; empty if it is not.
     """
 
     estimator: str
     method: str
     memory: int
+    told: str = ""
 
     def of(self, subject: str) -> StageTime:
         """As a stage of the work on several networks."""
@@ -74,7 +76,7 @@ def expected_times(
     times, slower, size = DrawTimes(model, shape, run, outline), slowdown(), math.prod(shape)
     amount = sampling.amount(times.one, model.num_parameters, model.size, run)
     draws, known = amount.draws, set[int]()
-    before = times.before()
+    before, told = times.before(), "" if sampling.draws is not None else amount.told(times.one, model.size)
     for name, probe in probes(model.size, shape, sampling, amount).items():
         by = sampling.estimator or "exact"
         published = name == "anisotropy_directions" or model.size == 1
@@ -93,7 +95,7 @@ def expected_times(
         sums = min(rows * size * 4, GROUPS * size**2 * 8) + 4 * size * min(size, rows, DENSE_LIMIT) * 8
         estimator = by if published else "mean over inputs" if name == "mean_gradient" else "exact"
         memory = sums + _memory_of_passes(times, model, probe, size, draws, run)
-        yield MeasurementTime(name, draws, 0, 0.0, seconds, estimator, method, memory)
+        yield MeasurementTime(name, draws, 0, 0.0, seconds, estimator, method, memory, told)
 
 
 _COMPARED = 10  # inputs in one pass of a check in float64, in passes of one input in float32
