@@ -172,4 +172,5 @@ class Probe:
             )
             parts.append(tree_map(lambda leaf: leaf.reshape(members, self.num, *leaf.shape[1:])[first:last], whole))  # noqa: B023
             start += last - first
-        return placed(tree_map(lambda *leaves: torch.cat(leaves), *parts), device, run.dtype, copy=True)
+        whole = parts[0] if len(parts) == 1 else tree_map(lambda *leaves: torch.cat(leaves), *parts)
+        return placed(whole, device, run.dtype, copy=True)
