@@ -16,10 +16,8 @@ GEOMETRY_INPUTS = 4  # … for the average geometry …
 POINT_INPUTS = 16  # … and of each draw where there is one network and only inputs are drawn
 #: Smaller amounts for dear networks, as in :class:`Amount`: expectations are the same, intervals are wider.
 _FEWER = ((200, 1), (100, 1), (64, 1), (64, 2), (64, 4), (64, 8), (32, 8), (32, 16), (16, 16), (16, 32))
-_BUDGET = {
-    "cpu": 1e12,
-    "cuda": 1e15,
-}  # operations that a scan takes by default on that kind of device: about half a minute
+#: Operations that a scan takes by default on that kind of device, about half a minute.
+_BUDGET = {"cpu": 7.5e11, "cuda": 7.5e14}
 _BACKWARD = 2  # a gradient takes as many forward passes
 _DRAWN = 300  # operations in whose time a weight is drawn
 ESTIMATORS = ("difference", "exact", "mixed", "mixed_difference")  # of the directions at initialisation
