@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from biascope.derivatives import draw_times
-from biascope.derivatives.draw_times import DrawTimes, operations_of, outlined
+from biascope.derivatives.draw_times import DrawTimes, outlined, pass_of
 from biascope.families.family import Family
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
@@ -28,7 +28,7 @@ def test_an_outline_counts_what_the_network_has_and_does() -> None:
     outline = outlined(build, (6,), "small", None)
     assert outline is not None
     assert outline.num_parameters == family.num_parameters
-    assert outline.operations == operations_of(family, (6,), CPU) == operations_of(outline, (6,), CPU)
+    assert outline.one == pass_of(family, (6,), CPU) == pass_of(outline, (6,), CPU)
     assert not outline.large
 
 

@@ -200,6 +200,7 @@ def test_an_output_that_starts_at_zero_is_refused_with_the_weights_that_cause_it
         return layers
 
     with pytest.raises(
-        ValueError, match=r"its output is constant there\. Its weights 3\.weight are all 0: measure weights"
+        ValueError,
+        match=r"its output is constant there\. Its weights 3\.weight are all 0\. Read the features before its head",
     ):
         mean_gradient(Family.initialised(build), Probe.gaussian((1, 4, 4), num=2, fresh=True), draws=8, run=CPU)

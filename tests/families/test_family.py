@@ -20,6 +20,7 @@ from networks_under_test import (
 )
 from torch import nn
 
+from biascope.derivatives.gradients import input_gradient
 from biascope.families import draws as draws_module
 from biascope.families.family import Family
 from biascope.families.network import Network
@@ -73,14 +74,12 @@ def test_the_margin_of_one_output_cannot_be():
 
 
 def test_an_unknown_readout_is_a_sentence():
-    expected = (
-        r"^readout must be one of 'first', 'sum', 'mean', 'margin', 'random', got 'last'\. Pass readout='first'\.$"
-    )
+    expected = r"^readout must be one of 'first', 'sum', 'mean', 'margin', 'random', 'features', got 'last'\. Pass readout='first'\.$"
     with pytest.raises(ValueError, match=expected):
         network_of(smooth_mlp, readout="last")
 
 
-@pytest.mark.parametrize("readout", READOUTS)
+@pytest.mark.parametrize("readout", [name for name in READOUTS if name != "features"])
 def test_a_network_reads_out_what_its_outputs_are(readout):
     plain, x = network_of(smooth_mlp, readout=None), normal(4, 6)
     assert torch.equal(plain.read(readout)(x), read_out(plain(x), readout))
@@ -90,6 +89,25 @@ def test_the_random_readout_reads_a_stack():
     stack, x = Family.initialised(smooth_mlp).draw(3, seed=0, run=CPU64), normal(4, 6)
     wanted = torch.stack([read_out(outputs, "random") for outputs in stack(x)])
     assert torch.allclose(stack.read("random")(x), wanted)
+
+
+def test_features_are_what_enters_the_head_whatever_its_weights():
+    body, head = nn.Sequential(nn.Linear(6, 8), nn.Tanh()), nn.Linear(8, 3)
+    nn.init.zeros_(head.weight)
+    network, x = Network.of(nn.Sequential(body, head)).read("features"), normal(4, 6).float()
+    assert torch.allclose(network(x), read_out(body(x), "random"))
+    stack = Family.initialised(smooth_mlp).draw(3, seed=0, run=CPU64).read("features")
+    assert torch.allclose(stack(x.double())[1], stack.member(1)(x.double()))
+    found = input_gradient(network, x)
+    assert bool(found.any())
+    assert not head._forward_pre_hooks
+
+
+def test_features_need_a_linear_layer():
+    with pytest.raises(
+        ValueError, match=r"^readout 'features' needs a network that ends in a linear layer, and Conv1d"
+    ):
+        Network.of(nn.Conv1d(1, 1, 2)).read("features")(torch.zeros(2, 1, 4))
 
 
 # ---- networks ------------------------------------------------------------------------------------------------------

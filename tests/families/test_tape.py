@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves
 from biascope import networks
 from biascope.families import draws as draws_module
 from biascope.families.family import Family
-from biascope.families.tape import Tape, TapeError, block_size, built
+from biascope.families.tape import Tape, TapeError, _storages, block_size, built
 from biascope.families.weights import stacked
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
@@ -685,3 +685,23 @@ def test_a_block_fits_the_budget_and_holds_a_member_at_least():
     assert block_size(2**40, ON_CPU) == 1
     assert block_size(1, gpu) == 4096
     assert block_size(2**21, gpu) == 1024
+
+
+def test_what_the_module_does_not_keep_is_not_drawn_for_every_member():
+    def build():
+        model = nn.Sequential(nn.Embedding(1000, 4), nn.Linear(4, 2))
+        shared = torch.randn(2)
+        model[1].bias.data = shared + 1  # which is kept, by what was made of it
+        model[0] = nn.Identity()
+        return model
+
+    tape = Tape.record(build)
+    assert not any(
+        length == 4000 for _, length in (tape.memory[key] for entry in tape.entries for key in _storages(entry))
+    )
+    drawn = tape.draw(500, torch.Generator().manual_seed(0))
+    assert {name: tuple(tensor.shape) for name, tensor in drawn.items()} == {
+        "1.weight": (500, 2, 4),
+        "1.bias": (500, 2),
+    }
+    assert abs(float(drawn["1.bias"].mean()) - 1) < 5 / math.sqrt(1000)

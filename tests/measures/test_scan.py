@@ -14,8 +14,9 @@ from torch import nn
 from typer.testing import CliRunner
 
 from biascope.cli import app
-from biascope.derivatives.draw_times import operations_of
-from biascope.derivatives.sampling import DEAR, DRAWS, FEW_DRAWS, Sampling
+from biascope.derivatives.draw_times import pass_of
+from biascope.derivatives.one_pass import OnePass
+from biascope.derivatives.sampling import _BUDGET, DRAWS, Amount, Sampling
 from biascope.families import weights
 from biascope.families.family import Family
 from biascope.families.source import family_of
@@ -215,7 +216,7 @@ def test_expected_times_name_each_measurement(model: str) -> None:
     family = Family.initialised(lambda: built(model), name="tiny")
     costs = list(expected_times(family, (1, 8, 8), Sampling(draws=1000), Run(device="cpu")))
     assert [cost.name for cost in costs] == ["mean_gradient", "average_geometry"]
-    assert all(0 < cost.seconds < 100 and 0 < cost.memory < 2**30 and cost.pieces == 1000 for cost in costs)
+    assert all(0 < cost.seconds < 100 and 0 < cost.memory < 2**32 and cost.pieces == 1000 for cost in costs)
     for estimator in ("difference", "exact", "mixed"):
         costs = list(expected_times(family, (1, 8, 8), Sampling(estimator, draws=100), Run(device="cpu")))
         assert [cost.name for cost in costs] == ["mean_gradient", "anisotropy_directions", "average_geometry"]
@@ -242,19 +243,37 @@ def test_the_expected_time_counts_the_spectra(monkeypatch: pytest.MonkeyPatch, m
     ]  # all draws and both halves: means over 2 halves of the inputs, and 4 inputs
 
 
-def test_fewer_networks_are_drawn_where_a_forward_pass_is_dear(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
+def test_fewer_networks_are_drawn_where_the_network_is_dear(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
     family = Family.initialised(lambda: built(model), name="tiny")
-    operations = operations_of(family, (1, 8, 8), CPU)
-    assert Sampling().draws_at(operations, CPU) == DRAWS
-    monkeypatch.setitem(DEAR, "cpu", 1000.0)  # the convolution alone takes 36 · 3 · 9 products
-    assert Sampling().draws_at(operations, CPU) == FEW_DRAWS < DRAWS
-    assert Sampling(draws=17).draws_at(operations, CPU) == 17
-    assert operations_of(family, (3, 9, 9), CPU) is None  # it does not take such inputs, which the sampler tells
-    assert Sampling().draws_at(None, CPU) == DRAWS
-    costs = expected_times(family, (1, 8, 8), Sampling(), CPU)
-    assert {cost.pieces for cost in costs} == {FEW_DRAWS}
-    done = scan(lambda: built(model), input=(1, 8, 8), run=CPU, report=False)
-    assert {result.draws for result in done.results} == {FEW_DRAWS}
+    one, weights = pass_of(family, (1, 8, 8), CPU), family.num_parameters
+    assert one is not None
+    assert Sampling().amount(one, weights, None, CPU) == Amount(DRAWS)
+    assert Amount(DRAWS).told(one, None) == ""
+    monkeypatch.setitem(_BUDGET, "cpu", 33 * (4 * 2 * one.operations + weights * 300))  # 4 inputs of 33 networks
+    amount = Sampling().amount(one, weights, None, CPU)
+    assert amount == Amount(32, 16)
+    assert Sampling(draws=17).amount(one, weights, None, CPU) == Amount(17)  # as asked for, with all inputs
+    assert pass_of(family, (3, 9, 9), CPU) is None  # it does not take such inputs, which the sampler tells
+    assert Sampling().amount(None, 0, None, CPU) == Amount(DRAWS)
+    costs = list(expected_times(family, (1, 8, 8), Sampling(), CPU))
+    assert {(cost.pieces, cost.told) for cost in costs} == {(32, amount.told(one, None))}
+    assert costs[1].method == "those of the mean gradient"  # at the same inputs, of the same networks
+    with pytest.warns(
+        UserWarning, match=r"^This scan draws 32 of the usual 400 networks, each at 4 of the usual 64 inputs"
+    ):
+        done = scan(lambda: built(model), input=(1, 8, 8), run=CPU, report=False)
+    assert {result.draws for result in done.results} == {32}
+    assert [result.inputs for result in done.results] == [4, 4]
+    assert all(
+        "--draws 400 asks for all" in result.warnings[-1] for result in done.results
+    )  # so the report says it too
+
+
+def test_no_network_is_so_dear_that_nothing_is_drawn() -> None:
+    amount = Sampling().amount(OnePass(1e15, 0), 10**9, None, CPU)
+    assert (amount.draws, amount.mean_inputs, amount.geometry_inputs) == (16, 2, 2)
+    assert Sampling().amount(OnePass(1e15, 0), 10**9, 1, CPU).point_inputs == 1
+    assert "sets of inputs, each of 1 of the usual 16 inputs" in amount.told(OnePass(1e15, 0), 1)
 
 
 TWO_NETWORKS = """

@@ -145,12 +145,24 @@ def test_a_block_of_fresh_inputs_is_drawn_once_and_never_changed() -> None:
     kept = first.clone()
     first.zero_()  # a network may work in place on its input
     torch.testing.assert_close(probe.inputs(0, 4, run), kept)
-    assert len(counts) == 1
+    assert counts == [1, 512]  # one tells how large an input is
     later = probe.inputs(254, 258, run)  # across the border of two blocks
-    assert len(counts) == 2
+    assert counts == [1, 512, 512]
     torch.testing.assert_close(probe.inputs(0, 4, run), kept)
     torch.testing.assert_close(Probe.sampled(law, 2).inputs(254, 258, run), later)
     assert pickle.loads(pickle.dumps(Probe.sampled(torch_law, 2)))._latest._held is None
+
+
+def test_large_inputs_are_drawn_in_blocks_that_fit_into_memory() -> None:
+    counts: list[int] = []
+
+    def law(generator: torch.Generator, count: int) -> torch.Tensor:
+        counts.append(count)
+        return torch.randn((count, 3, 224, 224), generator=generator)
+
+    probe = Probe.sampled(law, 64)  # 256 networks of 64 such inputs each would take 10 GB
+    assert probe.inputs(0, 2, Run(device="cpu")).shape == (2, 64, 3, 224, 224)
+    assert max(counts) == 8 * 64
 
 
 def torch_law(generator: torch.Generator, count: int) -> torch.Tensor:

@@ -78,14 +78,14 @@ Readout = Annotated[
     str,
     typer.Option(
         "--readout",
-        help="How to reduce several outputs to a scalar: first, sum, mean, margin or random.",
-        autocompletion=_completion.words("first", "sum", "mean", "margin", "random"),
+        help="How to reduce several outputs to a scalar: first, sum, mean, margin, random, or features (before the head).",
+        autocompletion=_completion.words("first", "sum", "mean", "margin", "random", "features"),
     ),
 ]
 _DRAWS = "Number of random initialisations of each network."
 Draws = Annotated[int, typer.Option("--draws", help=_DRAWS)]
 MaybeDraws = Annotated[
-    int | None, typer.Option("--draws", help=_DRAWS, show_default="400, or 100 where a forward pass is slow")
+    int | None, typer.Option("--draws", help=_DRAWS, show_default="400, or fewer where a network takes many operations")
 ]
 Estimator = Annotated[
     str | None,

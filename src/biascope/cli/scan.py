@@ -106,6 +106,8 @@ def _print_time(known: ScanTime, run: Run, as_json: bool) -> None:
             f"  {stage.name:22} {stage.pieces} draws, {stage.estimator}: about {duration(stage.seconds or 0.0)} and "
             f"{stage.memory / 2**20:,.0f} MiB ({stage.method})"
         )
+    if told := next((stage.told for stage in known.stages if stage.told), ""):
+        typer.echo(f"  {told}")
     if not known.whole:
         typer.echo(f"Expected time: more than {LIMIT:g} seconds. They did not suffice to predict it.")
     typer.echo(load_in_words(slowdown()))

@@ -18,14 +18,19 @@ from biascope.derivatives.fastest import Fastest, Way
 from biascope.derivatives.gradients import input_difference, input_gradient, plain_attention
 from biascope.derivatives.initial_zeros import zero_layers
 from biascope.derivatives.moments import DENSE_LIMIT, ROWS_LIMIT, Moments, representation, unit_of
+from biascope.derivatives.one_pass import OnePass, in_passes, one_pass
 from biascope.derivatives.operators import EstimatedOperator, GradientCovariance
+from biascope.derivatives.sampling import GEOMETRY_INPUTS
 from biascope.derivatives.separateness import check_separateness
 from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
 from biascope.derivatives.ways import difference_ways, exact_ways
 from biascope.families.acceptance import differentiated
 from biascope.families.family import Family
+from biascope.families.inputs import taken
 from biascope.families.network import Network
 from biascope.runs.ambient import under_torch_defaults
+from biascope.runs.identity import content_of
+from biascope.runs.latest import Latest
 from biascope.runs.randomness import forked_rng, seed_of
 from biascope.runs.run import Run
 from biascope.runs.trials import Trials
@@ -34,7 +39,13 @@ from biascope.tasks.probe import Probe
 ESTIMATORS = ("exact", "difference")
 GROUPS = 32  # blocks of the jackknife, and units of resuming
 ROUNDED = 0.05  # of the spread: the most that rounding may be, 0.25 % of the variance
-_SPAN_NUMBERS = 2**26  # gradient entries held at once before they are folded into the sums
+_KEPT_NUMBERS = 2**25  # gradient entries kept for another measurement of the same networks at the same probe
+_BATCH = 256  # most inputs of one network in a pass
+_SPAN_NUMBERS = 2**25  # gradient entries held at once before they are folded into the sums
+
+
+_CHECKED = Latest[tuple[int, float]]()  # of a network
+_GRADIENTS = Latest[tuple[Network, dict[int, Tensor]]]()  # of draws, at a probe
 
 
 @under_torch_defaults
@@ -67,8 +78,14 @@ class GradientSampler:
         self.estimator, self.step, self.readout = estimator, step, readout
         self.rounded = 0.0  # length of what rounding of the outputs adds to a difference
         self._draws = family.draws(seed=seed, run=run)
+        self._how = estimator, step, readout, seed, run.torch_device, run.precision
         with plain_attention(), self._random_state(0):
-            self.outputs = self._checked_outputs()
+            self._pass = self._one_pass()
+            self._fitting = self._pass.inputs_at_once(run.torch_device)
+            few = self.few_inputs()
+            self.outputs, self.rounded = _CHECKED.get(
+                family.template, (content_of(few), *self._how), lambda: self._checked_outputs(few)
+            )
             leaves = tree_leaves(self.first_inputs())
             self.size: int = sum(math.prod(leaf.shape[1:]) for leaf in leaves if leaf.is_floating_point())
             self._fastest = Fastest(self._ways(), run.torch_device)
@@ -112,7 +129,7 @@ class GradientSampler:
             stop = min(draws, done + min(self.stride, max(2, self._fastest.wanted)))
             self.gradients(done, stop)
             done = stop
-        if self.family.size == 1:
+        if self.family.size == 1 or not self.rate:  # or the gradients are known from another measurement
             return (time.perf_counter() - begin) * draws / done
         return draws / self.rate
 
@@ -122,6 +139,22 @@ class GradientSampler:
         Raises:
             ValueError: If a gradient is not finite.
         """
+        if self.probe.num > GEOMETRY_INPUTS:
+            return self._found(start, stop, advance)
+        template = self.family.template
+        # A scan takes two measurements of a dear network at the same few inputs.
+        _, kept = _GRADIENTS.get(self.probe, (id(template), *self._how), lambda: (template, {}))
+        if all(draw in kept for draw in range(start, stop)):
+            if advance is not None:
+                advance(stop - start)
+            return torch.stack([kept[draw] for draw in range(start, stop)])
+        found = self._found(start, stop, advance)
+        for draw, gradient in zip(range(start, stop), found, strict=True):
+            if (len(kept) + 1) * gradient.numel() <= _KEPT_NUMBERS:
+                kept[draw] = gradient.clone()
+        return found
+
+    def _found(self, start: int, stop: int, advance: Callable[[int], None] | None) -> Tensor:
         inputs = self.probe.inputs(start, stop, self.run)
         with self.run.products(), plain_attention(), self._random_state(start):
             if self.family.size == 1:
@@ -142,12 +175,12 @@ class GradientSampler:
         """One network: all draws' inputs are one batch, cut so that activations fit."""
         network = self.family.template.to(self.run.torch_device, self.run.dtype).read(self.readout)
         if not self.probe.fresh:
-            return self._one(network, inputs).expand(draws, -1, -1)
+            return in_passes(self._one, self._fitting)(network, inputs).expand(draws, -1, -1)
         flat = tree_map(lambda leaf: leaf.flatten(0, 1), inputs)
         count = draws * self.probe.num
-        parts = []
-        for first in range(0, count, 256):
-            parts.append(self._one(network, tree_map(lambda leaf: leaf[first : first + 256], flat)))  # noqa: B023
+        parts, some = [], min(_BATCH, self._fitting)
+        for first in range(0, count, some):
+            parts.append(self._one(network, tree_map(lambda leaf: leaf[first : first + some], flat)))  # noqa: B023
         return torch.cat(parts).reshape(draws, self.probe.num, -1)
 
     def _one(self, network: Network, inputs: Any) -> Tensor:
@@ -156,20 +189,32 @@ class GradientSampler:
         return input_difference(network, inputs, step=self.step)
 
     def _ways(self) -> list[Way]:
-        device, most = self.run.torch_device, self._draws.block_size
+        device, most, paired = self.run.torch_device, self._draws.block_size, self.probe.fresh
         network = self.family.template.to(device, self.run.dtype).read(self.readout)
         if self.estimator == "exact":
-            return exact_ways(network, device, paired=self.probe.fresh, most=most)
-        return difference_ways(network, self.first_inputs(), fresh=self.probe.fresh, step=self.step, most=most)
+            return exact_ways(network, device, paired=paired, most=most, inputs=self.probe.num, fitting=self._fitting)
+        return difference_ways(network, self.first_inputs(), fresh=paired, step=self.step, most=most)
 
     def first_inputs(self) -> Any:
         """Inputs of the first draw."""
         inputs = self.probe.inputs(0, 1, self.run)
         return tree_map(lambda leaf: leaf[0], inputs) if self.probe.fresh else inputs
 
-    def _checked_outputs(self) -> int:
-        """Outputs per input, after checking that the family can be measured at this probe at all."""
-        name, x = self.family.name, self.first_inputs()
+    def few_inputs(self) -> Any:
+        """As many of them as checks look at."""
+        return taken(self.first_inputs(), slice(self._pass.inputs_checked(self.probe.num)))
+
+    def _one_pass(self) -> OnePass:
+        """What one pass takes; nothing is known of it where it fails, which the checks tell."""
+        network = self.family.template.to(self.run.torch_device, self.run.dtype)
+        try:
+            return one_pass(network, self.first_inputs())
+        except Exception:  # a user's forward pass may raise anything
+            return OnePass(0.0, 0)
+
+    def _checked_outputs(self, x: Any) -> tuple[int, float]:
+        """Outputs per input, after checking that the family can be measured at this probe at all, and :attr:`rounded`."""
+        name = self.family.name
         network = self.family.template.to(self.run.torch_device, self.run.dtype)
         outputs = self.family.first_outputs(x, self.run)
         if not bool(torch.isfinite(outputs).all()):
@@ -185,7 +230,7 @@ class GradientSampler:
         self.family.check_forward(x, self.run)
         self._check_dependence(network.read(self.readout), x)
         self._check_variation()
-        return int(logits.shape[1])
+        return int(logits.shape[1]), self.rounded
 
     def _check_variation(self) -> None:
         """A builder that seeds itself gives one network over and over."""
@@ -245,7 +290,10 @@ def largest_input(x: Any) -> float:
 
 def _why_constant(network: Network) -> str:
     if zeros := zero_layers(network):
-        return f"Its weights {zeros[0]} are all 0: measure weights after a few training steps (--weights FILE)."
+        return (
+            f"Its weights {zeros[0]} are all 0. Read the features before its head instead (--readout features), or measure weights "
+            "after a few training steps (--weights FILE)."
+        )
     return "Check that forward uses its argument and that no detach() or dead layer cuts it off."
 
 
@@ -322,7 +370,7 @@ def gradient_covariance(
         "gradient covariance",
         run,
         code=(GradientSampler, _groups),
-        at=sampler.first_inputs(),
+        at=sampler.few_inputs(),
         family=sampler.family,
         probe=sampler.probe,
         estimator=sampler.estimator,

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from biascope.derivatives.covariance import GradientSampler
-from biascope.derivatives.gradients import forward_flops, input_gradient, plain_attention
+from biascope.derivatives.gradients import input_gradient, plain_attention
+from biascope.derivatives.one_pass import OnePass, one_pass
 from biascope.families.family import Family
 from biascope.families.network import Network
 from biascope.families.weights import Params
@@ -25,9 +26,11 @@ from biascope.tasks.probe import Probe
 _PASSES = 2.5  # an input gradient takes as long as so many forward passes
 _QUICK = 0.05  # seconds of one draw up to which some draws are made
 _SHORT = 1.0  # … and of one input up to which its gradient is timed
-_LARGE = 10**8  # weights from which on a network is not built to predict a time
-_LONG = 5e10  # … or operations of a forward pass
+_LARGE = 2 * 10**7  # weights from which on a network is not built to predict a time
+_LONG = 2e9  # … or operations of a forward pass
 _WEIGHTS = 1e8  # drawn in a second
+_BUILDS = 20  # drawings of one network in whose time a family is built, recorded and proven
+_CHECKS = 200  # forward passes that the checks of a network take
 
 
 @dataclass(frozen=True)
@@ -38,18 +41,18 @@ class Outline:
         name: Its name.
         size: As :attr:`biascope.families.family.Family.size`.
         num_parameters: Number of weights.
-        operations: Floating-point operations of a forward pass of one input.
+        one: What a pass of one input takes.
     """
 
     name: str
     size: int | None
     num_parameters: int
-    operations: float
+    one: OnePass
 
     @property
     def large(self) -> bool:
         """Whether building or calling it may take too long for a dry run."""
-        return self.num_parameters > _LARGE or self.operations > _LONG
+        return self.num_parameters > _LARGE or self.one.operations > _LONG
 
 
 def outlined(build: Callable[[], nn.Module], shape: Sequence[int], name: str, size: int | None) -> Outline | None:
@@ -63,28 +66,26 @@ def outlined(build: Callable[[], nn.Module], shape: Sequence[int], name: str, si
 
     Example:
         >>> outlined(lambda: nn.Linear(40_000, 40_000), (40_000,), "wide", None)
-        Outline(name='wide', size=None, num_parameters=1600040000, operations=3200000000)
+        Outline(name='wide', size=None, num_parameters=1600040000, one=OnePass(operations=3200000000, kept=0))
     """
     try:
         with torch.device("meta"), forked_rng(0):
             module = build()
         params: Params = dict(module.named_parameters())
         network = Network(module.eval(), params, dict(module.named_buffers()))
-        operations = forward_flops(network, torch.empty(1, *shape, device="meta"))
+        one = one_pass(network, torch.empty(1, *shape, device="meta"))
     except FOREIGN:
         return None
-    return Outline(name, size, sum(tensor.numel() for tensor in params.values()), operations)
+    return Outline(name, size, sum(tensor.numel() for tensor in params.values()), one)
 
 
-def operations_of(model: Family | Outline, shape: Sequence[int], run: Run) -> float | None:
-    """Operations of a forward pass of one input; ``None`` where it fails, which the sampler will tell."""
+def pass_of(model: Family | Outline, shape: Sequence[int], run: Run) -> OnePass | None:
+    """What a pass of one input takes; ``None`` where it fails, which the sampler will tell."""
     if isinstance(model, Outline):
-        return model.operations
+        return model.one
     device = run.torch_device
     try:
-        return forward_flops(
-            model.template.to(device, run.dtype), torch.zeros(1, *shape, device=device, dtype=run.dtype)
-        )
+        return one_pass(model.template.to(device, run.dtype), torch.zeros(1, *shape, device=device, dtype=run.dtype))
     except Exception:  # a user's forward pass may raise anything
         return None
 
@@ -99,12 +100,12 @@ class DrawTimes:
         outline: Their size, where it is known already.
 
     Attributes:
-        operations: Of a forward pass of one input.
+        one: What a pass of one input takes, ``None`` where it fails.
     """
 
     def __init__(self, model: Family | Outline, shape: Sequence[int], run: Run, outline: Outline | None = None) -> None:
         self._model, self._shape, self._run = model, tuple(shape), run
-        self.operations = operations_of(outline or model, shape, run)
+        self.one = pass_of(outline or model, shape, run)
 
     def expected(self, probe: Probe, draws: int, **how: Any) -> tuple[float, str]:
         """Seconds of so many draws, and how they are known.
@@ -122,10 +123,16 @@ class DrawTimes:
         drawing = 0.0 if self._model.size == 1 else self._model.num_parameters / _WEIGHTS
         return draws * (passes * pace + drawing), told
 
+    def before(self) -> float:
+        """Seconds until the first draw: the family is built, and checks compare passes of the network."""
+        return _BUILDS * self._model.num_parameters / _WEIGHTS + _CHECKS * self._by_operations
+
     @property
     def _by_operations(self) -> float:
         """Seconds of a forward pass of one input, from its operations."""
-        return (self.operations or 0.0) / _operations_per_second(self._run.torch_device, self._run.dtype)
+        return (0.0 if self.one is None else self.one.operations) / _operations_per_second(
+            self._run.torch_device, self._run.dtype
+        )
 
     @functools.cached_property
     def _pace(self) -> tuple[float, str]:

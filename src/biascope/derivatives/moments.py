@@ -198,10 +198,10 @@ class Rows(SecondMoment):
 
     @override
     def matmul(self, vectors: Tensor) -> Tensor:
-        result = torch.zeros_like(vectors)
-        for part, sign in self.on(vectors.device):
-            result += sign * (part.T.to(vectors.dtype) @ (part.to(vectors.dtype) @ vectors))
-        return result
+        rows, signs = self.whole()  # one product: those of many small parts take longer
+        rows = rows.to(vectors)
+        images = rows @ vectors
+        return rows.T @ (images if signs is None else signs[:, None].to(vectors) * images)
 
     @override
     def quadratic(self, vectors: Tensor) -> Tensor:

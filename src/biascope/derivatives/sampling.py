@@ -7,10 +7,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # command lines are read without torch
+    from biascope.derivatives.one_pass import OnePass
     from biascope.runs.run import Run
 
-DRAWS, FEW_DRAWS = 400, 100  # networks to draw, and of those that are dear; expectations are the same, intervals wider
-DEAR = {"cpu": 1e8, "cuda": 1e11}  # operations of a forward pass from which on a network is dear on that kind of device
+DRAWS = 400  # networks to draw
+MEAN_INPUTS = 64  # fresh inputs of each for the mean gradient …
+GEOMETRY_INPUTS = 4  # … for the average geometry …
+POINT_INPUTS = 16  # … and of each draw where there is one network and only inputs are drawn
+#: Smaller amounts for dear networks, as in :class:`Amount`: expectations are the same, intervals are wider.
+_FEWER = ((200, 1), (100, 1), (64, 1), (64, 2), (64, 4), (64, 8), (32, 8), (32, 16), (16, 16), (16, 32))
+#: Operations that a scan takes by default on that kind of device, about half a minute.
+_BUDGET = {"cpu": 7.5e11, "cuda": 7.5e14}
+_BACKWARD = 2  # a gradient takes as many forward passes
+_DRAWN = 300  # operations in whose time a weight is drawn
 ESTIMATORS = ("difference", "exact", "mixed", "mixed_difference")  # of the directions at initialisation
 
 
@@ -22,7 +31,7 @@ class Sampling:
         estimator: How to compute the published anisotropy directions, ``"difference"``, ``"exact"``, ``"mixed"`` …; ``None`` leaves
             them out. With trained weights: how to compute the gradients of their geometry, exactly by default.
         step: Half width of the differences.
-        draws: Networks to draw; ``None`` for 400, or 100 if a forward pass is slow.
+        draws: Networks to draw; ``None`` for 400, or fewer of a network that takes many operations.
         readout: How to reduce several outputs to a scalar.
         seed: Random seed for weights and inputs.
         fixed_seed: Random seed for fixed inputs; by default ``seed``. Compared networks share only these inputs.
@@ -50,9 +59,70 @@ class Sampling:
                 f"draws must be at least 2 to estimate a spread, got {self.draws}. Pass draws=100 or more."
             )
 
-    def draws_at(self, operations: float | None, run: Run) -> int:
-        """Number of networks to draw: as asked for; else fewer if a forward pass takes many operations."""
+    def amount(self, one: OnePass | None, weights: int, size: int | None, run: Run) -> Amount:
+        """What to draw: as asked for; else as much of the usual amount as fits into a number of operations.
+
+        Nothing is timed, so a repeated command draws the same.
+
+        Args:
+            one: What a pass of one input takes; ``None`` where that is not known.
+            weights: Of one network.
+            size: 1 if inputs alone are drawn.
+            run: Device.
+        """
+        usual = Amount(DRAWS)
         if self.draws is not None:
-            return self.draws
-        dear = DEAR["cpu" if run.torch_device.type == "cpu" else "cuda"]
-        return FEW_DRAWS if (operations or 0.0) >= dear else DRAWS
+            return Amount(self.draws)
+        budget = _BUDGET["cpu" if run.torch_device.type == "cpu" else "cuda"]
+        fewer = (usual, *(Amount(draws, parts) for draws, parts in _FEWER))
+        each = 0.0 if one is None else one.operations
+        fitting = (amount for amount in fewer if amount.operations(each, weights, size) <= budget)
+        return next(fitting, fewer[-1])
+
+
+@dataclass(frozen=True)
+class Amount:
+    """How much a scan draws.
+
+    Attributes:
+        draws: Networks, or sets of inputs of one network.
+        parts: Into how many parts the usual number of inputs of each is cut, of which one is taken.
+    """
+
+    draws: int
+    parts: int = 1
+
+    @property
+    def mean_inputs(self) -> int:
+        """Inputs of each draw for the mean gradient, of which two halves are compared."""
+        return max(2, MEAN_INPUTS // self.parts)
+
+    @property
+    def geometry_inputs(self) -> int:
+        """Inputs of each draw for the average geometry."""
+        return min(GEOMETRY_INPUTS, self.mean_inputs)
+
+    @property
+    def point_inputs(self) -> int:
+        """Inputs of each draw of one network."""
+        return max(1, POINT_INPUTS // self.parts)
+
+    def operations(self, each: float, weights: int, size: int | None) -> float:
+        """Operations of the gradients and of drawing, from those of a forward pass of one input."""
+        if size == 1:
+            return self.draws * self.point_inputs * _BACKWARD * each
+        shared = self.mean_inputs == self.geometry_inputs  # the same gradients at the same inputs
+        inputs, times = (self.mean_inputs, 1) if shared else (self.mean_inputs + self.geometry_inputs, 2)
+        return self.draws * (inputs * _BACKWARD * each + times * weights * _DRAWN)
+
+    def told(self, one: OnePass | None, size: int | None) -> str:
+        """A sentence for who expects the usual amount; empty where it is that."""
+        if (self.draws, self.parts) == (DRAWS, 1) or one is None:
+            return ""
+        inputs, usual = (self.point_inputs, POINT_INPUTS) if size == 1 else (self.mean_inputs, MEAN_INPUTS)
+        drawn = "sets of inputs" if size == 1 else "networks"
+        at = f", each {'of' if size == 1 else 'at'} {inputs} of the usual {usual} inputs" if inputs < usual else ""
+        return (
+            f"This scan draws {self.draws} of the usual {DRAWS} {drawn}{at}, since one usual draw of this network takes about "
+            f"{one.operations * _BACKWARD * usual / 1e9:,.0f} GFLOP. Intervals are wider than usual. --draws {DRAWS} asks for all."
+        )

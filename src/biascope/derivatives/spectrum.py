@@ -162,7 +162,10 @@ def _dense_pairs(matrix: Tensor, metric: LinearOperator | None) -> tuple[Tensor,
 
 def _with_zeros(values: Tensor, vectors: Tensor, num: int) -> tuple[Tensor, Tensor]:
     """Pairs of eigenvalue 0 added to make up a number: any orthonormal directions that the others leave free."""
-    rest = torch.linalg.qr(vectors, mode="complete").Q[:, len(values) : num]
+    generator = generator_for(vectors.device, 0, "directions of eigenvalue 0")
+    free = torch.randn(len(vectors), num - len(values), generator=generator, dtype=vectors.dtype, device=vectors.device)
+    # Not the complete basis, which has as many numbers as the whole operator.
+    rest = torch.linalg.qr(torch.cat([vectors, free], 1)).Q[:, len(values) :]
     return torch.cat([values, values.new_zeros(rest.shape[1])]), torch.cat([vectors, rest], 1)
 
 

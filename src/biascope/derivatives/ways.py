@@ -14,13 +14,16 @@ from biascope.derivatives.fast_layers import ConvolutionAsProduct
 from biascope.derivatives.fastest import Way
 from biascope.derivatives.gradients import input_difference, input_gradient
 from biascope.derivatives.member_threads import MemberThreads, One, of_member
+from biascope.derivatives.one_pass import in_passes
 from biascope.derivatives.stem import ImpulseDifference, Stem
 from biascope.families.network import Network
 
 _STACK = 64  # members at which a stack shows its speed
 
 
-def exact_ways(network: Network, device: torch.device, *, paired: bool, most: int) -> list[Way]:
+def exact_ways(
+    network: Network, device: torch.device, *, paired: bool, most: int, inputs: int, fitting: int
+) -> list[Way]:
     """Methods for the exact gradient.
 
     Args:
@@ -28,7 +31,13 @@ def exact_ways(network: Network, device: torch.device, *, paired: bool, most: in
         device: Where it runs.
         paired: Whether each member has its own inputs.
         most: The largest stack.
+        inputs: Of each member.
+        fitting: Inputs of all members together that fit into memory at a time.
     """
+    if inputs > fitting:
+        few = in_passes(input_gradient, fitting)
+        return [Way(f"one at a time, {fitting} inputs a pass", 1, _alone(few, paired))]
+    most = min(most, fitting // inputs)
 
     def stacked(stack: Network, x: Any) -> Tensor:
         return input_gradient(stack, x, paired=paired)
@@ -37,10 +46,9 @@ def exact_ways(network: Network, device: torch.device, *, paired: bool, most: in
         with ConvolutionAsProduct():
             return input_gradient(stack, x, paired=paired)
 
-    ways = [
-        Way("one at a time", 1, _alone(input_gradient, paired)),
-        *_for_each_core("", lambda: input_gradient, device, paired),
-    ]
+    ways = [Way("one at a time", 1, _alone(input_gradient, paired))]
+    if most >= torch.get_num_threads():
+        ways += _for_each_core("", lambda: input_gradient, device, paired)
     ways.append(Way("stack", min(_STACK, most), stacked, most))
     if any(isinstance(layer, nn.Conv2d) for layer in network.module.modules()):
         ways.append(Way("stack, convolutions as products,", min(_STACK, most), as_products, most))

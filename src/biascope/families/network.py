@@ -18,7 +18,7 @@ from biascope.families.acceptance import copied
 from biascope.families.gradient_hooks import leave_out_gradient_hooks
 from biascope.families.inputs import cloned, is_real, on_tensors, placed, taken
 from biascope.families.origin import Origin, UnlikeError
-from biascope.families.readout import READOUTS, read_out, single_output
+from biascope.families.readout import READOUTS, features, read_out, single_output
 from biascope.families.recomputation import WithoutRecomputation
 from biascope.families.weights import Params
 from biascope.runs.ambient import OneAtATime, under_torch_defaults
@@ -119,8 +119,12 @@ class Network:
             keywords: dict[str, Any] = {}
             if isinstance(inputs, dict):
                 arguments, keywords = (), inputs
+
+            def called() -> Any:
+                return functional_call(self.module, (params, buffers), arguments, keywords)
+
             with OneAtATime(), WithoutRecomputation():
-                outputs = single_output(functional_call(self.module, (params, buffers), arguments, keywords))
+                outputs = features(self.module, called) if self.readout == "features" else single_output(called())
             return outputs if self.readout is None else read_out(outputs, self.readout)
 
         if not self.couples_inputs:

@@ -3,16 +3,47 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from biascope.runs.randomness import seed_of
 
-READOUTS = ("first", "sum", "mean", "margin", "random")
+READOUTS = ("first", "sum", "mean", "margin", "random", "features")
+
+
+def features(module: nn.Module, forward: Callable[[], Any]) -> Tensor:
+    """What enters the last linear layer of a network in a forward pass: its features, whatever the weights of that layer.
+
+    Args:
+        module: The network; the last of its linear layers is the head.
+        forward: Calls it.
+
+    Raises:
+        ValueError: If it has no linear layer, or does not call the last one.
+
+    Example:
+        >>> network = nn.Sequential(nn.Flatten(), nn.Linear(2, 3))
+        >>> features(network, lambda: network(torch.ones(1, 1, 2)))
+        tensor([[1., 1.]])
+    """
+    head = next((layer for layer in reversed(list(module.modules())) if isinstance(layer, nn.Linear)), None)
+    entered: list[Tensor] = []
+    if head is not None:
+        handle = head.register_forward_pre_hook(lambda _, given: entered.append(given[0]))
+        try:
+            forward()
+        finally:
+            handle.remove()
+    if not entered:
+        raise ValueError(
+            f"readout 'features' needs a network that ends in a linear layer, and {type(module).__name__} does not. Pass "
+            "readout='first'."
+        )
+    return entered[-1].flatten(1)
 
 
 def single_output(outputs: Any) -> Any:
@@ -44,8 +75,8 @@ def read_out(outputs: Tensor, readout: str) -> Tensor:
 
     Args:
         outputs: ``(n, p)``, ``(n,)`` or with more output axes, which are flattened.
-        readout: ``"first"`` output, ``"sum"``, ``"mean"``, ``"margin"`` (largest minus second largest) or ``"random"``
-            (one fixed Gaussian combination).
+        readout: ``"first"`` output, ``"sum"``, ``"mean"``, ``"margin"`` (largest minus second largest), ``"random"``
+            (one fixed Gaussian combination) or ``"features"`` (the same combination of :func:`features`).
 
     Returns:
         ``(n,)``.

@@ -96,6 +96,11 @@ class _Entry:
     elementwise: bool  # in place on one tensor, number by number
 
 
+def _storages(entry: _Entry) -> set[int]:
+    """The memory that an operator reads or writes."""
+    return {each.storage for each in (*entry.arguments, *entry.outputs) if isinstance(each, _View)}
+
+
 class TapeError(Exception):
     """The tape does not describe this builder; the message says why."""
 
@@ -306,7 +311,25 @@ class Tape:
         tape = Tape(tuple(recorder.entries), recorder.constants, recorder.known, tensors)
         for proof in range(proofs(sum(tensor.numel() for tensor in _state(module).values()))):
             tape._prove(build, seed_of(seed, "proof", proof))
-        return tape
+        return tape.without_what_is_dropped()
+
+    def without_what_is_dropped(self) -> Tape:
+        """The same tape without tensors that the module does not keep, such as a table of tokens that another layer replaces.
+
+        What has no memory in common with a tensor that is kept, by any number of operators, cannot change it.
+        """
+        together: dict[int, set[int]] = {}  # the storages that operators have brought together, by each of them
+        for entry in self.entries:
+            own = _storages(entry)
+            joined = own.union(*(together.get(storage, set()) for storage in own))
+            together |= dict.fromkeys(joined, joined)
+        kept = set[int]().union(*(together.get(view.storage, {view.storage}) for view in self.tensors.values()))
+        return Tape(
+            tuple(entry for entry in self.entries if _storages(entry) & kept),
+            {key: constant for key, constant in self.constants.items() if key in kept},
+            self.memory,
+            self.tensors,
+        )
 
     def _prove(self, build: Builder, seed: int) -> None:
         with forked_rng(seed):
@@ -321,7 +344,9 @@ class Tape:
         for name, tensor in wanted.items():
             if name not in alone or not torch.equal(tensor, alone[name]):
                 raise TapeError(f"a replay under another seed does not equal the builder at {name}")
-            if not torch.allclose(tensor, stack[name][0], rtol=1e-4, atol=1e-6):  # batched products may round otherwise
+            replayed = stack[name][0]
+            # Batched products may round otherwise, which takes longer to compare.
+            if not torch.equal(tensor, replayed) and not torch.allclose(tensor, replayed, rtol=1e-4, atol=1e-6):
                 raise TapeError(f"a replay for a stack does not equal the builder at {name}")
 
     def draw(self, members: int, generator: torch.Generator) -> Params:

@@ -199,6 +199,10 @@ class Result(ABC):
         """Caveats of the numbers: what could not be verified for this network."""
         return list(self.provenance.get("warnings", ()))
 
+    def warned(self, warning: str) -> Self:
+        """The same result with one more caveat."""
+        return dataclasses.replace(self, provenance=self.provenance | {"warnings": [*self.warnings, warning]})
+
     def why_detail(self, others: Iterable[Result]) -> str:
         """Why it is only a detail among other results, if another result of the same subject gives the headline; else empty."""
         there = {other.measurement for other in others if other.subject == self.subject}

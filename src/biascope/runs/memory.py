@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -42,6 +43,13 @@ def free_memory() -> float:
     except OSError:
         return math.inf
     return next((1024.0 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), math.inf)
+
+
+def most_used() -> int:
+    """Bytes of main memory that this process has held at most so far: libraries take most of them before work begins."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def give_back() -> None:

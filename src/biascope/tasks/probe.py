@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +22,8 @@ from biascope.runs.run import Run
 
 Sampler = Callable[[torch.Generator, int], Tensor]
 
-_BLOCK = 256  # members whose fresh inputs are drawn in one go; part of what a seed means
-_KEPT = 2**29  # bytes: a block up to this size is kept until another one is drawn
+_BLOCK = 256  # members whose fresh inputs are drawn in one go, where they are small; part of what a seed means
+_LARGEST = 2**29  # bytes of a block: it is kept until another one is drawn
 
 
 class _LatestBlock:
@@ -40,9 +41,7 @@ class _LatestBlock:
             return held[1]
         self._held = None  # never two blocks in memory
         whole = draw()
-        size = sum(leaf.nbytes for leaf in tree_leaves(whole) if isinstance(leaf, Tensor))
-        if size <= _KEPT:
-            self._held = key, whole
+        self._held = key, whole
         return whole
 
 
@@ -110,7 +109,7 @@ class Probe:
             raise ValueError(f"std must be a positive number, got {std}. Pass std=1.")
 
         def sampler(generator: torch.Generator, count: int) -> Tensor:
-            return std * torch.randn((count, *shape), generator=generator, device=generator.device)
+            return torch.randn((count, *shape), generator=generator, device=generator.device).mul_(std)
 
         words = f"N(0, {std:g}²) inputs of shape {'×'.join(map(str, shape))}"
         if fresh:
@@ -150,22 +149,35 @@ class Probe:
             found = tree_map(lambda leaf: leaf[0] if isinstance(leaf, Tensor) else leaf, found)
         return tree_map(lambda leaf: leaf[:2] if isinstance(leaf, Tensor) else leaf, found)
 
+    @functools.cached_property
+    def members_at_once(self) -> int:
+        """Members whose inputs are made in one go: fewer where they are so large that a block would not fit into memory."""
+        if self._sampler is None:  # all members have the same
+            return 1
+        one = self._sampler(generator_for(torch.device("cpu"), self._seed, "size of an input"), 1)
+        size = self.num * sum(leaf.nbytes for leaf in tree_leaves(one) if isinstance(leaf, Tensor))
+        members = _BLOCK
+        while members > 1 and members * size > _LARGEST:
+            members //= 2
+        return members
+
     def inputs(self, start: int, stop: int, run: Run) -> Any:
         """Inputs for members ``start … stop−1``: ``(n, …)`` if fixed, ``(stop − start, n, …)`` if fresh."""
         device = run.torch_device
         if not self.fresh:
             return placed(self._points, device, run.dtype, copy=True)
         assert self._sampler is not None
-        sampler = self._sampler
+        sampler, members = self._sampler, self.members_at_once
         parts = []
         while start < stop:
-            block, first = divmod(start, _BLOCK)
-            last = min(_BLOCK, first + stop - start)
+            block, first = divmod(start, members)
+            last = min(members, first + stop - start)
             whole = self._latest.get(
                 device,
                 block,
-                lambda: sampler(generator_for(device, self._seed, "probe", block), _BLOCK * self.num),  # noqa: B023
+                lambda: sampler(generator_for(device, self._seed, "probe", block), members * self.num),  # noqa: B023
             )
-            parts.append(tree_map(lambda leaf: leaf.reshape(_BLOCK, self.num, *leaf.shape[1:])[first:last], whole))  # noqa: B023
+            parts.append(tree_map(lambda leaf: leaf.reshape(members, self.num, *leaf.shape[1:])[first:last], whole))  # noqa: B023
             start += last - first
-        return placed(tree_map(lambda *leaves: torch.cat(leaves), *parts), device, run.dtype, copy=True)
+        whole = parts[0] if len(parts) == 1 else tree_map(lambda *leaves: torch.cat(leaves), *parts)
+        return placed(whole, device, run.dtype, copy=True)

@@ -10,6 +10,7 @@ from torch import nn
 from typing_extensions import override
 
 from biascope.derivatives.covariance import GradientSampler, gradient_covariance
+from biascope.derivatives.sampling import MEAN_INPUTS
 from biascope.families.family import Family
 from biascope.kernels.selftest import derivative_checks
 from biascope.measures.covariance import CovarianceResult, axes_of, covariance_fields, doubts_of_tail
@@ -22,8 +23,6 @@ from biascope.tasks.probe import Probe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-INPUTS = 64  # fresh inputs per network, unless others are asked for
 
 
 @dataclass(frozen=True, repr=False)
@@ -115,7 +114,7 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     result=MeanGradient,
     example=_example,
     checks=derivative_checks(lambda settings: ("input",), half=True),
-    probe={"num": INPUTS, "fresh": True},
+    probe={"num": MEAN_INPUTS, "fresh": True},
 )
 def mean_gradient(
     family: Family,

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import functools
 import html
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,8 @@ from typing import Any
 
 from torch import nn
 
-from biascope.derivatives.draw_times import operations_of
-from biascope.derivatives.sampling import Sampling
+from biascope.derivatives.draw_times import pass_of
+from biascope.derivatives.sampling import Amount, Sampling
 from biascope.families.family import Family
 from biascope.families.held import Holding
 from biascope.families.source import checkpoint_files, family_of, of_one_input, parse_shape, usual_shape
@@ -26,9 +27,6 @@ from biascope.runs.files import distinct_names, make_writable, name_for_file
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 from biascope.tasks.task import Arrays
-
-GEOMETRY_INPUTS = 4  # fresh inputs per network for the average geometry
-POINT_INPUTS = 16  # … and per draw where there is one network and only inputs are drawn
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ def scan(
         estimator: How to compute the published anisotropy directions, ``"difference"``, ``"exact"``, ``"mixed"`` …; ``None`` leaves
             them out. With trained weights: how to compute the gradients of their geometry, exactly by default.
         step: Half width of the differences.
-        draws: Networks to draw; ``None`` for 400, or 100 if a forward pass is slow.
+        draws: Networks to draw; ``None`` for 400, or fewer of a network that takes many operations.
         readout: How to reduce several outputs to a scalar.
         batchnorm: The mode of BatchNorm.
         weights: Trained weights, safetensors or torch.
@@ -213,29 +211,37 @@ def saved_scan(
     return results
 
 
-def probes(size: int | None, shape: tuple[int, ...], sampling: Sampling) -> dict[str, Probe]:
+def probes(size: int | None, shape: tuple[int, ...], sampling: Sampling, amount: Amount) -> dict[str, Probe]:
     """Which measurements a scan makes of a family, and where: first the one that gives the headline."""
     seed = sampling.seed
     fixed = seed if sampling.fixed_seed is None else sampling.fixed_seed
     if size == 1:
-        return {"average_geometry": Probe.gaussian(shape, num=POINT_INPUTS, fresh=True, seed=seed)}
-    found = {"mean_gradient": Probe.gaussian(shape, seed=seed, **registry.find("mean_gradient").probe)}
+        return {"average_geometry": Probe.gaussian(shape, num=amount.point_inputs, fresh=True, seed=seed)}
+    found = {"mean_gradient": Probe.gaussian(shape, num=amount.mean_inputs, fresh=True, seed=seed)}
     if sampling.estimator is not None:
         found["anisotropy_directions"] = Probe.gaussian(shape, seed=fixed)
-    return {**found, "average_geometry": Probe.gaussian(shape, num=GEOMETRY_INPUTS, fresh=True, seed=seed)}
+    if (
+        amount.geometry_inputs == amount.mean_inputs
+    ):  # the same probe, so that gradients of a dear network are taken once
+        return {**found, "average_geometry": found["mean_gradient"]}
+    return {**found, "average_geometry": Probe.gaussian(shape, num=amount.geometry_inputs, fresh=True, seed=seed)}
 
 
 def _measure(
     family: Family, shape: tuple[int, ...], sampling: Sampling, data: Arrays | None, run: Run
 ) -> Iterator[Result]:
-    draws = sampling.draws_at(operations_of(family, shape, run) if sampling.draws is None else None, run)
-    common = {"draws": draws, "readout": sampling.readout, "seed": sampling.seed, "run": run}
-    for name, probe in probes(family.size, shape, sampling).items():
+    one = pass_of(family, shape, run) if sampling.draws is None else None
+    amount = sampling.amount(one, family.num_parameters, family.size, run)
+    if told := amount.told(one, family.size):
+        warnings.warn(told, stacklevel=2)
+    common = {"draws": amount.draws, "readout": sampling.readout, "seed": sampling.seed, "run": run}
+    for name, probe in probes(family.size, shape, sampling, amount).items():
         own: dict[str, Any] = {}
         # Beside the mean gradient, the average geometry is taken with the exact gradient, as it is defined; alone, as asked.
         asked = name == "anisotropy_directions" or (name == "average_geometry" and family.size == 1)
         if asked and sampling.estimator is not None:
             own = {"step": sampling.step, "estimator": sampling.estimator}
-        yield registry.find(name)(family, probe, **common, **own)
+        result = registry.find(name)(family, probe, **common, **own)
+        yield result.warned(told) if told else result
     if data is not None:
         yield registry.find("tangent_kernel")(family, data, readout=sampling.readout, seed=sampling.seed, run=run)

@@ -20,8 +20,10 @@ from biascope.families.source import builder_of, family_of, usual_shape
 from biascope.families.tape import block_size
 from biascope.measures.scan import probes
 from biascope.results.report import page_seconds
+from biascope.runs.memory import most_used
 from biascope.runs.rehearsal import Expectation, StageTime, slowdown
 from biascope.runs.run import Run
+from biascope.tasks.probe import Probe
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,14 @@ class MeasurementTime(StageTime):
     Attributes:
         estimator: How gradients would be taken.
         method: The fastest way so far.
-        memory: Expected bytes for weights and sums.
+        memory: Bytes that the process is expected to hold at most.
+        told: Why less is drawn than usual; empty if it is not.
     """
 
     estimator: str
     method: str
     memory: int
+    told: str = ""
 
     def of(self, subject: str) -> StageTime:
         """As a stage of the work on several networks."""
@@ -71,23 +75,45 @@ def expected_times(
         outline: The size of the network, where it is known already.
     """
     times, slower, size = DrawTimes(model, shape, run, outline), slowdown(), math.prod(shape)
-    draws = sampling.draws_at(times.operations, run)
-    for name, probe in probes(model.size, shape, sampling).items():
+    amount = sampling.amount(times.one, model.num_parameters, model.size, run)
+    draws, known = amount.draws, set[int]()
+    before, told = times.before(), "" if sampling.draws is not None else amount.told(times.one, model.size)
+    for name, probe in probes(model.size, shape, sampling, amount).items():
         by = sampling.estimator or "exact"
         published = name == "anisotropy_directions" or model.size == 1
         # A mixed derivative costs some backward passes for each number of an input, about as much as a difference.
         chosen = ("exact" if by == "exact" else "difference") if published else "exact"
         how = {"estimator": chosen, "step": sampling.step, "readout": sampling.readout, "seed": sampling.seed}
-        seconds, method = times.expected(probe, draws, **how)
+        seconds, method = (
+            times.expected(probe, draws, **how) if id(probe) not in known else (0.0, "those of the mean gradient")
+        )
+        known.add(id(probe))
+        seconds, before = seconds + before, 0.0
         rows = draws * (2 if name == "mean_gradient" else probe.num)
         seconds += page_seconds(size) * slower
         for part in (rows, rows // 2, rows - rows // 2):
             seconds += expected_seconds(size, max(part, 1), run.torch_device)
-        numbers = model.num_parameters * min(draws, block_size(model.num_parameters, run.torch_device))
         sums = min(rows * size * 4, GROUPS * size**2 * 8) + 4 * size * min(size, rows, DENSE_LIMIT) * 8
         estimator = by if published else "mean over inputs" if name == "mean_gradient" else "exact"
-        memory = numbers * run.dtype.itemsize + sums
-        yield MeasurementTime(name, draws, 0, 0.0, seconds, estimator, method, memory)
+        memory = sums + _memory_of_passes(times, model, probe, size, draws, run)
+        yield MeasurementTime(name, draws, 0, 0.0, seconds, estimator, method, memory, told)
+
+
+_COMPARED = 10  # inputs in one pass of a check in float64, in passes of one input in float32
+
+
+def _memory_of_passes(times: DrawTimes, model: Family | Outline, probe: Probe, size: int, draws: int, run: Run) -> int:
+    """Bytes that a measurement takes at most beside its sums: libraries, weights, inputs and what backward passes keep."""
+    device, each = run.torch_device, run.dtype.itemsize
+    block = min(draws, block_size(model.num_parameters, device))
+    # The user's module and its copies, two blocks of draws while one is made, and checks in float64.
+    weights = model.num_parameters * (4 * each + 2 * block * each + 4 * 8)
+    passes = 0
+    if times.one is not None:
+        together = min(block * probe.num, times.one.inputs_at_once(device))
+        passes = times.one.kept * max(_COMPARED, together)
+    inputs = 2 * probe.members_at_once * probe.num * size * 4
+    return most_used() + weights + passes + inputs
 
 
 def predicted(
