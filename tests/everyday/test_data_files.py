@@ -95,7 +95,61 @@ ARRAYS = {
     "labels in words": npz(x_train=X, y_train=np.array(list("abc") * 8)),
     "labels as vectors": npz(x_train=X, y_train=np.eye(3)[Y]),
     "other names": npz(a=X, b=Y),
+    "bytes of two axes": npz(x_train=np.zeros((24, 16), np.uint8), y_train=Y),
+    "negative ids": npz(x_train=np.full((24, 16), -1), y_train=Y),
+    "a table with a hole": npz(x_train=np.where(np.eye(24, 16), np.nan, 1.0), y_train=Y),
+    "six axes": npz(x_train=X[..., None, None] - 1, y_train=Y),
+    "too few axes": npz(x_train=X - 1, y_train=Y, axes=np.array(["time", "feature"])),
+    "unknown axes": npz(x_train=X - 1, y_train=Y, axes=np.array(["a", "b", "c"])),
+    "too few features": npz(x_train=X.reshape(24, 16), y_train=Y, features=np.array(["a", "b"])),
+    "features of nothing": npz(x_train=X, y_train=Y, features=np.array(["a", "b"])),
 }
+
+
+TABLE = GENERATOR.normal(size=(36, 16)) * 50
+KINDS = {
+    "table": ({"x_train": TABLE[:24], "x_test": TABLE[24:]}, "each feature standardised"),
+    "whole table": ({"x_train": np.rint(TABLE[:24])}, "each feature standardised"),
+    "sequences": ({"x_train": TABLE[:24].reshape(24, 4, 4)}, "each place along the last axis standardised"),
+    "named": ({"x_train": X[:, 0], "axes": np.array(["time", "feature"])}, "each feature standardised"),
+    "half floats": ({"x_train": (TABLE[:24] / 50).astype(np.float16)}, "each feature standardised"),
+    "big endian": ({"x_train": TABLE[:24].astype(">f8")}, "each feature standardised"),
+    "images": ({"x_train": X}, "pixels divided by 255, then each channel standardised"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("command", ["kernel", "scan", "measure tangent_kernel"])
+def test_samples_of_every_kind_are_measured_and_their_scale_is_told(ask: Asking, command: str, kind: str) -> None:
+    arrays, scale = KINDS[kind]
+    (ask.folder / "mine.npz").write_bytes(
+        npz(y_train=Y, **({"y_test": Y[:12]} if "x_test" in arrays else {}), **arrays)
+    )
+    words = [
+        *command.split(),
+        "odd.py:flat",
+        "--data",
+        "mine.npz",
+        "--samples",
+        "24",
+        "--out",
+        "run",
+        "--device",
+        "cpu",
+    ]
+    answer = ask.answered(*words, *(["--draws", "4"] if command == "scan" else []))
+    assert scale in answer.out
+    left = ask.answered(*words, "--standardise", "none", *(["--draws", "4"] if command == "scan" else []))
+    assert ("pixels divided by 255" if kind == "images" else "numbers as they are") in left.out
+
+
+def test_a_network_made_for_other_samples_is_told_which_it_got(ask: Asking) -> None:
+    (ask.folder / "mine.npz").write_bytes(npz(x=TABLE[:, :5], y=np.arange(36) % 2))
+    ask.refused("kernel", "odd.py:flat", "--data", "mine.npz", "--out", "run", naming="accept samples of shape 5")
+    ask.refused("measure", "dictionary", "--data", "mine.npz", "--out", "run", naming="must hold images of 8 bits")
+    ask.refused(
+        "kernel", "odd.py:flat", "--data", "mine.npz", "--standardise", "half", "--out", "run", naming="own, none"
+    )
 
 
 @pytest.mark.parametrize("kind", ARRAYS)

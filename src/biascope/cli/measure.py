@@ -30,6 +30,7 @@ from biascope.cli.options import (
     On,
     OptionGroup,
     SeededWork,
+    Standardise,
     with_groups,
 )
 from biascope.cli.printing import print_results
@@ -158,6 +159,7 @@ class MeasureCommand(Command):
 _ABOUT = {
     ("family",): ("input", "settings", "weights", "batchnorm"),
     ("data", "signals", "signal"): ("data", "samples", "data_root"),
+    ("data",): ("standardise",),
     ("probe",): ("inputs", "fresh", "scale"),
     ("basis",): ("basis", "every"),
 }
@@ -229,6 +231,7 @@ def measure(
     network: NetworkOptions,
     data: Data = "cifar10",
     samples: MaybeSamples = None,
+    standardise: Standardise = "own",
     data_root: DataRoot = None,
     place: PlaceOptions,
     on: On = None,
@@ -258,7 +261,7 @@ def measure(
         raise ValueError(f"{measurement.name} is a theory and takes no network, got {model!r}. Leave the network out.")
     on_signals = "signals" in wanted or "signal" in wanted
     model = model or ("siren" if on_signals else "lenet")
-    source = DataOptions(data, samples or "2000,1000", data_root)
+    source = DataOptions(data, samples or "2000,1000", standardise, data_root)
     shape, arrays, signals = network.shape, None, None
     if "data" in wanted:
         arrays = source.arrays(seed=0)  # whatever the seed: networks that are compared see the same samples

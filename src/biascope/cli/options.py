@@ -109,8 +109,8 @@ Positive = Annotated[
 ]
 _DATA = typer.Option(
     "--data",
-    help="Samples to measure on: a data set (biascope data list), an .npz file or an image folder; for signals also an image, "
-    "a .wav sound or an .npy array.",
+    help="Samples to measure on: a data set (biascope data list), an .npz file, a folder of .npy files or an image folder; for "
+    "signals also an image, a .wav sound or an .npy array.",
     autocompletion=_completion.data_sets,
 )
 Data = Annotated[str, _DATA]
@@ -120,6 +120,15 @@ _SAMPLES = typer.Option(
 )
 Samples = Annotated[str, _SAMPLES]
 MaybeSamples = Annotated[str | None, _SAMPLES]
+Standardise = Annotated[
+    str,
+    typer.Option(
+        "--standardise",
+        help="Standardise each channel or feature over the training samples (own), or leave numbers as they are (none). "
+        "Token ids always stay as they are.",
+        autocompletion=_completion.words("own", "none"),
+    ),
+]
 MaybeSplit = Annotated[str | None, typer.Option("--split", help="Split of the data set to take samples from.")]
 DataRoot = Annotated[
     Path | None,
@@ -376,6 +385,7 @@ class DataOptions(OptionGroup):
 
     data: Data = "cifar10"
     samples: Samples = "2000,1000"
+    standardise: Standardise = "own"
     data_root: DataRoot = None
 
     @property
@@ -387,7 +397,8 @@ class DataOptions(OptionGroup):
         """The samples."""
         from biascope.tasks.samples import samples_of
 
-        return samples_of(self.data, sizes=self.sizes, root=self.data_root, seed=seed)
+        how: dict[str, Any] = {"root": self.data_root, "standardise": self.standardise}
+        return samples_of(self.data, sizes=self.sizes, seed=seed, **how)
 
 
 @dataclass(frozen=True)

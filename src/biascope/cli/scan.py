@@ -65,7 +65,7 @@ def scan(
         network.weights,
         checkpoints,
         network.batchnorm,
-        network.named_axes,
+        network.named_axes or (found.axes if found else ()),
         network.holding,
     )
     done = scan_of(families, shape or usual_shape(model, network.chosen), sampling, data=found, run=run)

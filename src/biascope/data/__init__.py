@@ -83,13 +83,14 @@ def load(
 
     Args:
         name_or_path: One of `names()`; NAME for ``NAME.npz`` or the image folder ``NAME`` in the root; or the path of
-            an ``.npz`` file, of an image folder, or of a folder of files in the format of a published set.
+            an ``.npz`` file, of a folder of ``.npy`` files, of an image folder, or of a folder of files in the format of a published
+            set.
         root: The folder of data sets; see `data_root`.
         size: Side, or height and width, that the images of an image folder are resized to. Needed only where they
             differ in size, and allowed only for image folders.
 
     Returns:
-        The data set, its images as uint8 (n, C, h, w).
+        The data set: images as uint8 (n, C, h, w), other numbers as float32 or float64 (n, …), token ids as int64 (n, …).
 
     Raises:
         ValueError: If there is no such set, it is not on disk, or a file of it is damaged; the message says what to do.
@@ -118,10 +119,14 @@ def own_sets(root: Path) -> tuple[str, ...]:
 
 
 def _from_folder(path: Path, size: int | tuple[int, int] | None) -> Dataset:
-    """A folder by what lies in it: idx files, the files of a published set, or images."""
+    """A folder by what lies in it: .npy files, idx files, the files of a published set, or images."""
     from biascope.data.idx import holds_idx, read_idx_set
     from biascope.data.image_folder import read_image_folder
+    from biascope.data.npz import holds_npy, read_npy_folder
 
+    if holds_npy(path):
+        _refuse_size(size, str(path))
+        return read_npy_folder(path)
     if holds_idx(path):
         _refuse_size(size, str(path))
         return read_idx_set(path)  # MNIST and its relatives share their file names, so this tells no set

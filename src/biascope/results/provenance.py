@@ -37,6 +37,7 @@ _WORDS = {
     "data.name": "samples",
     "data.samples": "samples by split",
     "data.shape": "shape of a sample",
+    "data.scale": "scale of the samples",
     "settings.seed": "seed",
     "seconds": "seconds",
 }

@@ -27,7 +27,7 @@ def pixel_scale(name_or_path: str | Path, *, size: int, root: Path | None = None
         root: Folder of data sets.
         seed: Random seed for the choice of samples.
     """
-    whole = data.load(name_or_path, root=root)
+    whole = data.load(name_or_path, root=root).images()
     images = whole.subset({"train": min(size, len(whole.splits["train"][0]))}, seed=seed).splits["train"][0] / 255.0
     mean, spread = images.mean((0, 2, 3)), images.std((0, 2, 3))
     return mean[:, None, None], np.maximum(spread, 1e-6)[:, None, None]
