@@ -164,7 +164,7 @@ def test_the_root_is_the_argument_else_the_environment_else_the_cache(monkeypatc
         ("cifar", r"got 'cifar'. Did you mean 'cifar10'\?"),
         ("digitz", r"Did you mean 'digits'\?"),
         ("zzz", "put zzz.npz into"),
-        ("gone/nowhere.npz", "gone/nowhere.npz must be an existing .npz file or image folder"),
+        ("gone/nowhere.npz", "gone/nowhere.npz must be an existing .npz file, table or folder"),
     ],
 )
 def test_an_unknown_name_gets_the_nearest_ones(tmp_path: Path, name: str, sentence: str) -> None:

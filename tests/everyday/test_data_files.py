@@ -160,6 +160,55 @@ def test_a_damaged_file_of_arrays_is_named(ask: Asking, command: str, kind: str)
     ask.refused(*(["data", "check", "mine.npz"] if command == "check" else kernel), naming="mine.npz")
 
 
+TABLES = {
+    "cut": 'age,"city\n1,2',
+    "empty": "",
+    "zeros": "\0" * 50,
+    "no header": "1,2\n3,4\n",
+    "an index": ",a,b\n0,1,1\n1,2,0\n",
+    "a hole": "a,b\n1,0\n,1\n",
+    "not a number": "a,b\n1,0\nunknown,1\n",
+    "decimal commas": "a;b\n1,5;0\n2,5;1\n",
+    "a date": "a,b\n2026-01-02,0\n2026-01-03,1\n",
+    "prices": "a,price\n1,9.99\n2,10.5\n",
+    "one row": "a,b\n1,0\n",
+    "no change": "a,b\n1,0\n1,1\n1,0\n",
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_table_that_is_no_data_set_is_named(ask: Asking, kind: str) -> None:
+    (ask.folder / "mine.csv").write_text(TABLES[kind])
+    naming = {"one row": "'mine'", "no change": "'mine'"}.get(kind, "mine.csv")
+    ask.refused("kernel", "odd.py:flat", "--data", "mine.csv", "--out", "run", naming=naming)
+    if naming == "mine.csv":
+        ask.refused("data", "check", "mine.csv", naming=naming)
+
+
+def test_a_table_is_measured_and_its_label_is_told(ask: Asking) -> None:
+    names = [f"feature {place}" for place in range(16)]
+    rows = [",".join(map(str, [*row, "old" if row[0] > 0 else "young"])) for row in TABLE.tolist()]
+    (ask.folder / "mine.csv").write_text("\n".join([",".join([*names, "age"]), *rows]))
+    words = ["odd.py:flat", "--data", "mine.csv", "--device", "cpu", "--out", "run"]
+    answer = ask.answered("kernel", *words)
+    assert "(young against old)" in answer.out
+    assert "label 'age', the last column; each feature standardised over the training samples" in answer.out
+    ask.answered("scan", *words, "--samples", "20", "--draws", "4")
+    ask.answered("data", "check", "mine.csv")
+    ask.refused("kernel", *words, "--label", "height", naming="--label must be a column of mine.csv, got 'height'")
+    ask.refused(
+        "kernel",
+        "odd.py:flat",
+        "--data",
+        "images.npz",
+        "--label",
+        "age",
+        "--out",
+        "run",
+        naming="label must be left out",
+    )
+
+
 def png(image: Image.Image) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, "png")

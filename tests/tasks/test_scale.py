@@ -46,7 +46,7 @@ def test_numbers_are_standardised_along_the_axis_that_is_told(
     mean, spread = moments(found.whole("train")[0], *axes)
     torch.testing.assert_close(mean, torch.zeros_like(mean), atol=1e-6, rtol=0)
     torch.testing.assert_close(spread, torch.ones_like(spread), atol=1e-6, rtol=0)
-    assert found.scale == words
+    assert found.prepared == words
 
 
 def test_the_test_samples_have_the_scale_of_the_training_samples(tmp_path: Path) -> None:
@@ -59,11 +59,11 @@ def test_numbers_stay_as_they_are_where_that_is_asked(tmp_path: Path) -> None:
     found = taken(tmp_path, standardise="none", x=SEQUENCES)
     order = sorted(found.whole("train")[0][:, 0, 0].tolist())
     assert order == sorted(SEQUENCES[:, 0, 0].astype(np.float32).tolist())
-    assert found.scale == "numbers as they are"
+    assert found.prepared == "numbers as they are"
     pixels = np.array([[[0, 51], [0, 0]], [[255, 0], [0, 0]]], np.uint8)
     found = taken(tmp_path, standardise="none", x=pixels)
     assert sorted(set(found.whole("train")[0].flatten().tolist())) == pytest.approx([0, 0.2, 1])
-    assert found.scale == "pixels divided by 255"
+    assert found.prepared == "pixels divided by 255"
 
 
 def test_a_constant_feature_is_told_and_set_to_0(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_constant_feature_is_told_and_set_to_0(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="Of 'mine', feature income is constant over the training samples"):
         found = taken(tmp_path, x=table, features=np.array(["age", "income", "height"]))
     assert found.whole("train")[0][:, 1].abs().max() < 1e-6
-    assert found.scale.endswith("; feature income is constant, and set to 0")
+    assert found.prepared.endswith("; feature income is constant, and set to 0")
 
 
 def test_token_ids_stay_whole_numbers(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_token_ids_stay_whole_numbers(tmp_path: Path) -> None:
     x = found.whole("train")[0]
     assert x.dtype == torch.int64
     assert sorted(x.flatten().tolist()) == sorted(ids.flatten().tolist())
-    assert found.scale == "token ids as they are"
+    assert found.prepared == "token ids as they are"
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def check(name: DatasetName, *, data_root: DataRoot = None, output: Output) -> N
         if output.as_json:
             print_json(name=own.name, identity=own.identity, files=[])
         else:
-            typer.echo(f"{own!r}\n  {own.identity}")
+            typer.echo("\n  ".join(filter(None, [repr(own), own.told, own.identity])))
         return
     published = data.published_set(name)
     if (place := published.located(root)) is None:

@@ -22,6 +22,7 @@ from biascope.cli.options import (
     Data,
     DataOptions,
     DataRoot,
+    Label,
     MaybeInputs,
     MaybeSamples,
     MaybeScale,
@@ -159,7 +160,7 @@ class MeasureCommand(Command):
 _ABOUT = {
     ("family",): ("input", "settings", "weights", "batchnorm"),
     ("data", "signals", "signal"): ("data", "samples", "data_root"),
-    ("data",): ("standardise",),
+    ("data",): ("standardise", "label"),
     ("probe",): ("inputs", "fresh", "scale"),
     ("basis",): ("basis", "every"),
 }
@@ -232,6 +233,7 @@ def measure(
     data: Data = "cifar10",
     samples: MaybeSamples = None,
     standardise: Standardise = "own",
+    label: Label = None,
     data_root: DataRoot = None,
     place: PlaceOptions,
     on: On = None,
@@ -261,7 +263,7 @@ def measure(
         raise ValueError(f"{measurement.name} is a theory and takes no network, got {model!r}. Leave the network out.")
     on_signals = "signals" in wanted or "signal" in wanted
     model = model or ("siren" if on_signals else "lenet")
-    source = DataOptions(data, samples or "2000,1000", standardise, data_root)
+    source = DataOptions(data, samples or "2000,1000", standardise, label, data_root)
     shape, arrays, signals = network.shape, None, None
     if "data" in wanted:
         arrays = source.arrays(seed=0)  # whatever the seed: networks that are compared see the same samples

@@ -109,8 +109,8 @@ Positive = Annotated[
 ]
 _DATA = typer.Option(
     "--data",
-    help="Samples to measure on: a data set (biascope data list), an .npz file, a folder of .npy files or an image folder; for "
-    "signals also an image, a .wav sound or an .npy array.",
+    help="Samples to measure on: a data set (biascope data list), an .npz file, a table (.csv, .tsv, .parquet, .arrow), a folder "
+    "of .npy files or tables, or an image folder; for signals also an image, a .wav sound or an .npy array.",
     autocompletion=_completion.data_sets,
 )
 Data = Annotated[str, _DATA]
@@ -128,6 +128,10 @@ Standardise = Annotated[
         "Token ids always stay as they are.",
         autocompletion=_completion.words("own", "none"),
     ),
+]
+Label = Annotated[
+    str | None,
+    typer.Option("--label", help='Column of the labels in a table. Default: one called "label", else the last.'),
 ]
 MaybeSplit = Annotated[str | None, typer.Option("--split", help="Split of the data set to take samples from.")]
 DataRoot = Annotated[
@@ -386,6 +390,7 @@ class DataOptions(OptionGroup):
     data: Data = "cifar10"
     samples: Samples = "2000,1000"
     standardise: Standardise = "own"
+    label: Label = None
     data_root: DataRoot = None
 
     @property
@@ -397,7 +402,7 @@ class DataOptions(OptionGroup):
         """The samples."""
         from biascope.tasks.samples import samples_of
 
-        how: dict[str, Any] = {"root": self.data_root, "standardise": self.standardise}
+        how: dict[str, Any] = {"root": self.data_root, "standardise": self.standardise, "label": self.label}
         return samples_of(self.data, sizes=self.sizes, seed=seed, **how)
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Dataset", "data_root", "is_published", "load", "names", "own_sets", "published_set"]
 
+TABLES = (".csv", ".tsv", ".parquet", ".arrow", ".feather")  # how the names of tables end
+
 
 def names() -> tuple[str, ...]:
     """The published sets that are known, in alphabetical order, from the names of their files."""
@@ -77,17 +79,23 @@ def published_set(name: str) -> OfficialSet:
 
 
 def load(
-    name_or_path: str | Path, *, root: Path | str | None = None, size: int | tuple[int, int] | None = None
+    name_or_path: str | Path,
+    *,
+    root: Path | str | None = None,
+    size: int | tuple[int, int] | None = None,
+    label: str | None = None,
 ) -> Dataset:
     """A data set by name or by path, read from disk.
 
     Args:
         name_or_path: One of `names()`; NAME for ``NAME.npz`` or the image folder ``NAME`` in the root; or the path of
-            an ``.npz`` file, of a folder of ``.npy`` files, of an image folder, or of a folder of files in the format of a published
+            an ``.npz`` file, of a table (``.csv``, ``.tsv``, ``.parquet``, ``.arrow``), of a folder of ``.npy`` files or of tables
+            ``train.*`` and ``test.*``, of an image folder, or of a folder of files in the format of a published
             set.
         root: The folder of data sets; see `data_root`.
         size: Side, or height and width, that the images of an image folder are resized to. Needed only where they
             differ in size, and allowed only for image folders.
+        label: Column of the labels in a table, and allowed only there; by default, one called "label", else the last.
 
     Returns:
         The data set: images as uint8 (n, C, h, w), other numbers as float32 or float64 (n, …), token ids as int64 (n, …).
@@ -98,18 +106,23 @@ def load(
     folder = data_root(root)
     text = str(name_or_path)
     if is_published(text):
-        _refuse_size(size, text)
+        _refuse(text, size, label)
         return published_set(text).load(folder)
     # A name means the root first, so that a folder that happens to lie in the working directory changes nothing.
     in_root = [] if _is_path(text) else [folder / f"{text}.npz", folder / text]
     for path in [*in_root, Path(text).expanduser()]:
         if path.is_file() and path.suffix == ".npz":
-            _refuse_size(size, str(path))
+            _refuse(str(path), size, label)
             from biascope.data.npz import read_npz
 
             return read_npz(path)
+        if path.is_file() and path.suffix in TABLES:
+            _refuse(str(path), size)
+            from biascope.data.table import read_tables
+
+            return read_tables(path.stem, {"train": [path]}, label)
         if path.is_dir():
-            return _from_folder(path, size)
+            return _from_folder(path, size, label)
     raise ValueError(_unknown(text, folder))
 
 
@@ -118,30 +131,38 @@ def own_sets(root: Path) -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in root.glob("*.npz")))
 
 
-def _from_folder(path: Path, size: int | tuple[int, int] | None) -> Dataset:
-    """A folder by what lies in it: .npy files, idx files, the files of a published set, or images."""
+def _from_folder(path: Path, size: int | tuple[int, int] | None, label: str | None) -> Dataset:
+    """A folder by what lies in it: tables, .npy files, idx files, the files of a published set, or images."""
     from biascope.data.idx import holds_idx, read_idx_set
     from biascope.data.image_folder import read_image_folder
     from biascope.data.npz import holds_npy, read_npy_folder
+    from biascope.data.table import read_tables, tables_in
 
+    if splits := tables_in(path):
+        _refuse(str(path), size)
+        return read_tables(path.resolve().name, splits, label)
+    _refuse(str(path), None, label)
     if holds_npy(path):
-        _refuse_size(size, str(path))
+        _refuse(str(path), size)
         return read_npy_folder(path)
     if holds_idx(path):
-        _refuse_size(size, str(path))
+        _refuse(str(path), size)
         return read_idx_set(path)  # MNIST and its relatives share their file names, so this tells no set
     for published in map(published_set, names()):
         if (layout := published.layout_of(path)) is not None:
-            _refuse_size(size, str(path))
+            _refuse(str(path), size)
             return published.read(path, layout)
     return read_image_folder(path, size=size)
 
 
 def _is_path(text: str) -> bool:
-    return text.endswith(".npz") or text.startswith(("~", ".")) or os.sep in text or "/" in text
+    return text.endswith((".npz", *TABLES)) or text.startswith(("~", ".")) or os.sep in text or "/" in text
 
 
-def _refuse_size(size: object, what: str) -> None:
+def _refuse(what: str, size: object, label: str | None = None) -> None:
+    """Refuse settings that say nothing about such data."""
+    if label is not None:
+        raise ValueError(f"label must be left out for {what}, which is no table with named columns. Leave --label out.")
     if size is not None:
         raise ValueError(
             f"size must be left out for {what}, whose images have one size. Use padded(side) to enlarge them."
@@ -150,9 +171,9 @@ def _refuse_size(size: object, what: str) -> None:
 
 def _unknown(text: str, root: Path) -> str:
     if _is_path(text):
-        return f"The data set {text} must be an existing .npz file or image folder, but is neither. Check the path."
+        return f"The data set {text} must be an existing .npz file, table or folder, but is none. Check the path."
     known = (*names(), *own_sets(root))
-    expected = f"data set must be one of {', '.join(map(repr, known))}, or the path of an .npz file or image folder"
+    expected = f"data set must be one of {', '.join(map(repr, known))}, or the path of an .npz file, table or folder"
     remedy = _nearest(text, known) or f"Pass one of these, or put {text}.npz into {root}."
     return f"{expected}, got {text!r}. {remedy}"
 

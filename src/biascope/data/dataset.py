@@ -33,6 +33,7 @@ class Dataset:
             from 0, or None where there are none.
         classes: The name of each label; empty where there are no labels.
         axes: What the axes of one sample are, where the data say so.
+        told: How the samples were read, in words, where there is something to say.
 
     Raises:
         ValueError: If shapes, types or labels do not fit together.
@@ -47,6 +48,7 @@ class Dataset:
     splits: dict[str, Split]
     classes: tuple[str, ...]
     axes: tuple[Axis, ...] = ()
+    told: str = ""
 
     def __post_init__(self) -> None:
         if not self.splits:

@@ -192,7 +192,8 @@ def _ids(what: str, array: Array) -> Inputs:
     """Token ids; bytes of two axes may be pixels as well."""
     if array.dtype == np.uint8:
         raise ValueError(
-            f"{what} must be pictures (n, h, w), token ids of 64 bits or a table of floats, got uint8 {array.shape}. Reshape or convert it."
+            f"{what} must be pictures (n, h, w), token ids of 64 bits or a table of floats, got uint8 {array.shape}. "
+            "Reshape or convert it."
         )
     if array.min() < 0:
         raise ValueError(

@@ -209,7 +209,7 @@ class Measurement(Generic[P, R]):
             record["basis"] = {"name": basis.name, "directions": len(basis), "shape": list(basis.shape)}
         if data is not None:
             record["data"] = {"name": data.name, "samples": data.sizes, "shape": list(data.shape)}
-            record["data"] |= {"scale": scale} if (scale := getattr(data, "scale", "")) else {}
+            record["data"] |= {"preparation": prepared} if (prepared := getattr(data, "prepared", "")) else {}
             classes = getattr(data, "classes", ())
             if 0 < len(classes) <= _NAMED and not all(name.isdecimal() for name in classes):
                 record["data"]["classes"] = list(classes)

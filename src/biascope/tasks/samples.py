@@ -24,6 +24,7 @@ def samples_of(
     root: Path | None = None,
     labelled: bool = True,
     standardise: str = "own",
+    label: str | None = None,
     seed: int = 0,
 ) -> Arrays:
     """Samples of a data set: images and other numbers standardised over the training samples taken, token ids as they are.
@@ -36,6 +37,7 @@ def samples_of(
         labelled: Whether labels are needed; if not, samples without any are all labelled 0.
         standardise: ``"own"`` standardises each channel or feature to mean 0 and variance 1. ``"none"`` leaves numbers as they are,
             and pixels between 0 and 1.
+        label: Column of the labels in a table; by default, one called "label", else the last.
         seed: Random seed for the choice of samples.
 
     Returns:
@@ -50,7 +52,7 @@ def samples_of(
         >>> images = np.random.default_rng(0).integers(0, 255, (6, 1, 4, 4)).astype(np.uint8)
         >>> np.savez(folder / "six.npz", x_train=images, y_train=np.arange(6) % 2)
         >>> found = samples_of("six", sizes=(4,), root=folder)
-        >>> found.name, found.scale
+        >>> found.name, found.prepared
         ('six, 4 train samples', 'pixels divided by 255, then each channel standardised over the training samples')
     """
     if not sizes or any(size < 1 for size in sizes):
@@ -60,7 +62,7 @@ def samples_of(
             f"standardise must be one of {', '.join(HOW)}, got {standardise!r}. Pass standardise={HOW[0]!r}."
         )
     with phase(f"reading {name_or_path}"):
-        whole = data.load(name_or_path, root=root)
+        whole = data.load(name_or_path, root=root, label=label)
     wanted = dict(zip(("train", "test"), sizes, strict=False))
     there: dict[str, int] = {}
     for split, count in wanted.items():
@@ -94,7 +96,7 @@ def samples_of(
         f"{whole.name}, {counts} samples",
         whole.classes,
         whole.axes,
-        scale.words if scale else "token ids as they are",
+        "; ".join(filter(None, [whole.told, scale.words if scale else "token ids as they are"])),
     )
 
 

@@ -112,7 +112,7 @@ class Arrays(Task):
         name: Name for results.
         classes: The name of each label, where they are known.
         axes: What the axes of an input are, where they are known.
-        scale: What was done to the numbers, in words.
+        prepared: What was done to the samples, in words.
 
     Example:
         >>> task = Arrays({"train": (torch.eye(3), torch.tensor([0, 1, 0]))})
@@ -125,7 +125,7 @@ class Arrays(Task):
     name: str = field(default="given data", metadata=DERIVED)
     classes: tuple[str, ...] = field(default=(), metadata=DERIVED)
     axes: tuple[Axis, ...] = field(default=(), metadata=DERIVED)
-    scale: str = field(default="", metadata=DERIVED)
+    prepared: str = field(default="", metadata=DERIVED)
 
     def __post_init__(self) -> None:
         for name, (x, y) in self.splits.items():
@@ -171,7 +171,7 @@ class Arrays(Task):
         device = run.torch_device
         splits = {name: (x.to(device), y.to(device)) for name, (x, y) in self.splits.items()}
         dtype = master_dtype(run) if self.dtype.is_floating_point else self.dtype
-        return Arrays(splits, dtype, self.name, self.classes, self.axes, self.scale)
+        return Arrays(splits, dtype, self.name, self.classes, self.axes, self.prepared)
 
     def two_classes(self, positive: Sequence[int] | None = None) -> Arrays:
         """The same samples with labels 1 for the positive classes and 0 for the rest; of two classes, 1 for the larger.
@@ -192,7 +192,7 @@ class Arrays(Task):
                 "all, as positive=(5, 6)."
             )
         splits = {split: (x, (labels[split] == classes[1]).long()) for split, (x, _) in self.splits.items()}
-        return Arrays(splits, self.dtype, self.name, (), self.axes, self.scale)
+        return Arrays(splits, self.dtype, self.name, (), self.axes, self.prepared)
 
     def whole(self, split: str) -> tuple[Tensor, Tensor]:
         """All samples of a split at once."""
