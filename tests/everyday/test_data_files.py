@@ -160,6 +160,43 @@ def test_a_damaged_file_of_arrays_is_named(ask: Asking, command: str, kind: str)
     ask.refused(*(["data", "check", "mine.npz"] if command == "check" else kernel), naming="mine.npz")
 
 
+IDS = GENERATOR.integers(0, 30, (36, 7))
+TOKENS = {
+    "too large": npz(x_train=np.where(np.arange(36)[:, None] == 35, 30, IDS), y_train=np.arange(36) % 2),
+    "too large in the test": npz(x_train=IDS, y_train=np.arange(36) % 2, x_test=IDS + 1, y_test=np.arange(36) % 2),
+    "too long": npz(x_train=np.tile(IDS, 2), y_train=np.arange(36) % 2),
+    "a mask": npz(x_train=IDS, y_train=np.arange(36) % 2, attention_mask_train=IDS > 0),
+    "numbers": npz(x_train=IDS.astype(float), y_train=np.arange(36) % 2),
+}
+TOLD = {
+    "too large": "accept the token ids of the train samples, the largest of which is 30",
+    "too large in the test": "accept the token ids of the test samples, the largest of which is 30",
+    "too long": "in the shape it was made for",
+    "a mask": "attention_mask_train of mine.npz would be left out",
+    "numbers": "It seems to take token ids",
+}
+
+
+@pytest.mark.parametrize("kind", TOKENS)
+def test_token_ids_that_a_network_does_not_know_are_refused(ask: Asking, kind: str) -> None:
+    (ask.folder / "mine.npz").write_bytes(TOKENS[kind])
+    words = ["odd.py:seven_ids", "--data", "mine.npz", "--device", "cpu", "--out", "run"]
+    ask.refused("kernel", *words, "--samples", "36,36", naming=TOLD[kind])
+
+
+def test_token_ids_are_taken_as_they_are(ask: Asking) -> None:
+    y = np.arange(36) % 2
+    (ask.folder / "mine.npz").write_bytes(npz(x_train=IDS, y_train=y, x_test=IDS, y_test=y, attention_mask=IDS >= 0))
+    words = ["odd.py:seven_ids", "--data", "mine.npz", "--device", "cpu", "--out", "run"]
+    assert "token ids as they are" in ask.answered("kernel", *words, "--control", "--matrix", "k.npy").out
+    ask.answered("measure", "linearized_training", *words, "--epochs", "2", "--targets", "1", "--repeats", "1")
+    ask.answered(
+        "measure", "kernel_rotation", *words, "--epochs", "2", "--leading", "4", "--target", "1", "--energy", "4"
+    )
+    ask.refused("scan", *words, naming="It seems to take token ids")
+    ask.refused("measure", "feature_elimination", *words, naming="holds token ids, which have none")
+
+
 TABLES = {
     "cut": 'age,"city\n1,2',
     "empty": "",

@@ -74,6 +74,8 @@ def dataset_of_arrays(name: str, arrays: Mapping[str, Array], where: str) -> Dat
     - Other floats are numbers as they are: tables (n, features), sequences (n, time, features), images (n, C, h, w). With ``axes``,
       any shape.
 
+    An ``attention_mask`` is refused, unless it leaves out nothing: networks take the ids alone.
+
     Labels are whole numbers from 0; there may be none. ``classes`` may name them, and ``features`` the features.
 
     Args:
@@ -92,6 +94,11 @@ def dataset_of_arrays(name: str, arrays: Mapping[str, Array], where: str) -> Dat
     if not keys:
         there = ", ".join(arrays) or "nothing"
         raise ValueError(f"{where} must hold {_KEYS}, but holds {there}. Save the arrays under these names.")
+    if masks := [key for key in arrays if key.startswith("attention_mask") and not (arrays[key] == 1).all()]:
+        raise ValueError(
+            f"{masks[0]} of {where} would be left out, because networks here take token ids alone. Let forward make it, such as "
+            "mask = ids != 0, and leave it out."
+        )
     said = _said_axes(where, arrays)
     inputs, axes = _inputs({f"{key} of {where}": arrays[key] for key in keys}, said)
     splits: dict[str, Split] = {}

@@ -296,6 +296,11 @@ def check_samples(family: Any, data: Any) -> None:
         return
     import torch
 
+    for split in data.sizes if getattr(data, "holds_ids", False) else ():
+        ids = data.splits[split][0].flatten(1).amax(1)
+        x = data.batch(split, ids.argmax()[None])[0]
+        must = f"accept the token ids of the {split} samples, the largest of which is {int(ids.max()):,}"
+        family.tried(x.cpu(), must, "Pass ids below the size of its vocabulary, in the shape it was made for.")
     x = data.batch(next(iter(data.sizes)), torch.zeros(1, dtype=torch.long))[0]
     must = f"accept samples of shape {'×'.join(map(str, data.shape))}"
     family.tried(x.cpu(), must, "Pass samples of the shape it was made for.")
