@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from biascope import data
+from biascope.data.text import texts_of
 from biascope.tasks.samples import samples_of
 
 PEOPLE = "age,city,income,bought\n31,Rome,2.5,no\n42,Paris,3.5,yes\n53,Rome,1e1,no\n"
@@ -187,3 +189,41 @@ def test_without_pyarrow_a_sentence_says_what_to_install(tmp_path: Path, monkeyp
     (tmp_path / "mine.parquet").write_bytes(b"")
     with pytest.raises(ValueError, match=r"need pyarrow, which is not installed. Run pip install 'biascope\[tables\]'"):
         data.load(tmp_path / "mine.parquet")
+
+
+# -- what the library datasets saved
+
+
+def saved(arrow: Any, folder: Path, columns: dict[str, Any], names: list[str] | None = None) -> None:
+    """A data set as save_to_disk writes it, in two parts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    features = {"label": {"names": names, "_type": "ClassLabel"}} if names else {}
+    table = arrow.table(columns).replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    files = [f"data-{part:05}-of-00002.arrow" for part in range(2)]
+    for file, part in zip(files, (table.slice(0, 2), table.slice(2)), strict=True):
+        save(arrow, part, folder / file)
+    (folder / "dataset_info.json").write_text(json.dumps({"features": features}))
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": file} for file in files]}))
+
+
+def test_a_saved_data_set_is_read_with_its_parts_splits_and_names(arrow: Any, tmp_path: Path) -> None:
+    columns = {"label": [1, 0, 1], "a": [1.0, 2.0, 3.0], "b": [5, 6, 7]}
+    saved(arrow, tmp_path / "one", columns, ["cat", "dog"])
+    found = data.load(tmp_path / "one")
+    assert found.splits["train"][0].tolist() == [[1, 5], [2, 6], [3, 7]]
+    assert found.splits["train"][1] is not None
+    assert (found.splits["train"][1].tolist(), found.classes) == ([1, 0, 1], ("cat", "dog"))
+    for split in ("train", "test"):
+        saved(arrow, tmp_path / "both" / split, columns, ["cat", "dog"])
+    (tmp_path / "both" / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
+    assert repr(data.load(tmp_path / "both")) == "both: 3 train, 3 test samples of 2 features, 2 classes"
+    (tmp_path / "one" / "state.json").unlink()
+    with pytest.raises(ValueError, match=r"state.json must list the files of the data set"):
+        data.load(tmp_path / "one")
+
+
+def test_texts_of_a_saved_data_set(arrow: Any, tmp_path: Path) -> None:
+    saved(arrow, tmp_path / "one", {"text": ["a", "b", "c"], "label": [1, 0, 1]}, ["sad", "glad"])
+    texts, told = texts_of(tmp_path / "one")
+    assert texts.splits["train"][0] == ("a", "b", "c")
+    assert (texts.classes, told) == (("sad", "glad"), "label 'label'; texts of 'text'")

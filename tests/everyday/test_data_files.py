@@ -197,6 +197,17 @@ def test_token_ids_are_taken_as_they_are(ask: Asking) -> None:
     ask.refused("measure", "feature_elimination", *words, naming="holds token ids, which have none")
 
 
+def test_texts_without_a_tokenizer_are_refused(ask: Asking) -> None:
+    (ask.folder / "mine.txt").write_text("sad\ta dull film\nglad\ta fine film\n")
+    words = ["kernel", "odd.py:seven_ids", "--data", "mine.txt", "--out", "run"]
+    ask.refused(*words, naming="mine.txt holds texts, which need a tokenizer")
+    ask.refused(*words, "--length", "7", naming="length must be left out where there is no tokenizer")
+    ask.refused("scan", "odd.py:flat", "--label", "age", "--out", "run", naming="--label says how --data is read")
+    ask.refused(*words, "--tokenizer", "nowhere", naming="nowhere must describe the tokens, but is not there")
+    (ask.folder / "mine.txt").write_text("a dull film\na fine film\n")
+    ask.refused(*words, "--tokenizer", "nowhere", naming="mine.txt must have a label, a tab and a text in each line")
+
+
 TABLES = {
     "cut": 'age,"city\n1,2',
     "empty": "",

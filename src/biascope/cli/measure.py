@@ -23,6 +23,7 @@ from biascope.cli.options import (
     DataOptions,
     DataRoot,
     Label,
+    Length,
     MaybeInputs,
     MaybeSamples,
     MaybeScale,
@@ -32,6 +33,7 @@ from biascope.cli.options import (
     OptionGroup,
     SeededWork,
     Standardise,
+    Tokenizer,
     with_groups,
 )
 from biascope.cli.printing import print_results
@@ -160,7 +162,7 @@ class MeasureCommand(Command):
 _ABOUT = {
     ("family",): ("input", "settings", "weights", "batchnorm"),
     ("data", "signals", "signal"): ("data", "samples", "data_root"),
-    ("data",): ("standardise", "label"),
+    ("data",): ("standardise", "label", "tokenizer", "length"),
     ("probe",): ("inputs", "fresh", "scale"),
     ("basis",): ("basis", "every"),
 }
@@ -234,6 +236,8 @@ def measure(
     samples: MaybeSamples = None,
     standardise: Standardise = "own",
     label: Label = None,
+    tokenizer: Tokenizer = None,
+    length: Length = None,
     data_root: DataRoot = None,
     place: PlaceOptions,
     on: On = None,
@@ -263,7 +267,7 @@ def measure(
         raise ValueError(f"{measurement.name} is a theory and takes no network, got {model!r}. Leave the network out.")
     on_signals = "signals" in wanted or "signal" in wanted
     model = model or ("siren" if on_signals else "lenet")
-    source = DataOptions(data, samples or "2000,1000", standardise, label, data_root)
+    source = DataOptions(data, samples or "2000,1000", standardise, label, tokenizer, length, data_root)
     shape, arrays, signals = network.shape, None, None
     if "data" in wanted:
         arrays = source.arrays(seed=0)  # whatever the seed: networks that are compared see the same samples

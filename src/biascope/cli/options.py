@@ -133,6 +133,11 @@ Label = Annotated[
     str | None,
     typer.Option("--label", help='Column of the labels in a table. Default: one called "label", else the last.'),
 ]
+Tokenizer = Annotated[
+    Path | None,
+    typer.Option("--tokenizer", help="Read the data as texts, by this tokenizer.json or a folder that has one."),
+]
+Length = Annotated[int | None, typer.Option("--length", help="Number of token ids of each text.", show_default="64")]
 MaybeSplit = Annotated[str | None, typer.Option("--split", help="Split of the data set to take samples from.")]
 DataRoot = Annotated[
     Path | None,
@@ -391,7 +396,16 @@ class DataOptions(OptionGroup):
     samples: Samples = "2000,1000"
     standardise: Standardise = "own"
     label: Label = None
+    tokenizer: Tokenizer = None
+    length: Length = None
     data_root: DataRoot = None
+
+    def __post_init__(self) -> None:
+        if self.length is not None and self.length < 1:
+            raise ValueError(f"--length must be at least 1, got {self.length}. Pass --length 64.")
+        given = [name for name in ("label", "tokenizer", "length") if getattr(self, name) is not None]
+        if given and not self.data:
+            raise ValueError(f"--{given[0]} says how --data is read, but there is no --data. Pass both, or neither.")
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -402,8 +416,8 @@ class DataOptions(OptionGroup):
         """The samples."""
         from biascope.tasks.samples import samples_of
 
-        how: dict[str, Any] = {"root": self.data_root, "standardise": self.standardise, "label": self.label}
-        return samples_of(self.data, sizes=self.sizes, seed=seed, **how)
+        how = {name: getattr(self, name) for name in ("standardise", "label", "tokenizer", "length")}
+        return samples_of(self.data, sizes=self.sizes, root=self.data_root, seed=seed, **how)
 
 
 @dataclass(frozen=True)

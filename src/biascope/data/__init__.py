@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Dataset", "data_root", "is_published", "load", "names", "own_sets", "published_set"]
 
-TABLES = (".csv", ".tsv", ".parquet", ".arrow", ".feather")  # how the names of tables end
+TABLES = frozenset({".csv", ".tsv", ".parquet", ".arrow", ".feather"})  # how the names of tables end
 
 
 def names() -> tuple[str, ...]:
@@ -84,6 +84,8 @@ def load(
     root: Path | str | None = None,
     size: int | tuple[int, int] | None = None,
     label: str | None = None,
+    tokenizer: Path | str | None = None,
+    length: int | None = None,
 ) -> Dataset:
     """A data set by name or by path, read from disk.
 
@@ -96,6 +98,8 @@ def load(
         size: Side, or height and width, that the images of an image folder are resized to. Needed only where they
             differ in size, and allowed only for image folders.
         label: Column of the labels in a table, and allowed only there; by default, one called "label", else the last.
+        tokenizer: A ``tokenizer.json`` or a folder that has one: the data are texts, as :func:`biascope.data.text.texts_of` takes them.
+        length: Token ids of each text, 64 by default.
 
     Returns:
         The data set: images as uint8 (n, C, h, w), other numbers as float32 or float64 (n, …), token ids as int64 (n, …).
@@ -105,6 +109,17 @@ def load(
     """
     folder = data_root(root)
     text = str(name_or_path)
+    if tokenizer is not None:
+        from biascope.data.text import texts_of
+        from biascope.data.token_ids import tokenised
+
+        _refuse(text, size)
+        texts, told = texts_of(name_or_path, root=root, label=label)
+        return tokenised(texts, tokenizer, length, told)
+    if length is not None:
+        raise ValueError(
+            f"length must be left out where there is no tokenizer, got {length}. Pass --tokenizer FOLDER for texts."
+        )
     if is_published(text):
         _refuse(text, size, label)
         return published_set(text).load(folder)
@@ -121,6 +136,10 @@ def load(
             from biascope.data.table import read_tables
 
             return read_tables(path.stem, {"train": [path]}, label)
+        if path.is_file() and path.suffix == ".txt":
+            raise ValueError(
+                f"{path} holds texts, which need a tokenizer. Pass --tokenizer FOLDER, with a tokenizer.json in it."
+            )
         if path.is_dir():
             return _from_folder(path, size, label)
     raise ValueError(_unknown(text, folder))
@@ -156,7 +175,7 @@ def _from_folder(path: Path, size: int | tuple[int, int] | None, label: str | No
 
 
 def _is_path(text: str) -> bool:
-    return text.endswith((".npz", *TABLES)) or text.startswith(("~", ".")) or os.sep in text or "/" in text
+    return text.endswith((".npz", ".txt", *TABLES)) or text.startswith(("~", ".")) or os.sep in text or "/" in text
 
 
 def _refuse(what: str, size: object, label: str | None = None) -> None:

@@ -47,13 +47,34 @@ class Table:
 
 
 def tables_in(folder: Path) -> dict[str, list[Path]]:
-    """The tables of each split in a folder: train.csv and test.csv, or parts such as train-00000-of-00002.parquet."""
+    """The tables of each split in a folder.
+
+    They are train.csv and test.csv, parts such as train-00000-of-00002.parquet, or what the library datasets saved.
+    """
+    if (folder / "dataset_dict.json").is_file():
+        saved = {SPLITS[place.name]: _saved_parts(place) for place in sorted(folder.iterdir()) if place.name in SPLITS}
+        return {split: saved[split] for split in SPLITS.values() if saved.get(split)}
+    if parts := _saved_parts(folder):
+        return {"train": parts}
     found: dict[str, list[Path]] = {}
     for path in sorted(folder.iterdir()):
         split = SPLITS.get(path.stem.partition("-")[0])
         if split and path.is_file() and path.suffix in TABLES:
             found.setdefault(split, []).append(path)
     return {split: found[split] for split in SPLITS.values() if split in found} if "train" in found else {}
+
+
+def _saved_parts(folder: Path) -> list[Path]:
+    """The files of a data set that the library datasets saved, in their order."""
+    if not (folder / "dataset_info.json").is_file():
+        return []
+    try:
+        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        return [folder / each["filename"] for each in state["_data_files"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{folder / 'state.json'} must list the files of the data set, but does not. Save it again with save_to_disk."
+        ) from error
 
 
 def read_tables(name: str, files: Mapping[str, Sequence[Path]], label: str | None = None) -> Dataset:
@@ -80,7 +101,7 @@ def read_tables(name: str, files: Mapping[str, Sequence[Path]], label: str | Non
         >>> found.told
         "label 'bought', the last column; a feature for each of the 2 values of city"
     """
-    tables = {split: [_read(path) for path in paths] for split, paths in files.items()}
+    tables = {split: [read_table(path) for path in paths] for split, paths in files.items()}
     every = [table for parts in tables.values() for table in parts]
     columns = list(every[0].columns)
     for table in every[1:]:
@@ -89,8 +110,8 @@ def read_tables(name: str, files: Mapping[str, Sequence[Path]], label: str | Non
                 f"{table.where} must have the columns of {every[0].where} in their order, got {', '.join(table.columns)}. "
                 "Save both alike."
             )
-    chosen, why = _label_column(every[0], label)
-    classes, numbers = _classes(every, chosen)
+    chosen, why = label_column(every[0], label)
+    classes, numbers = classes_in(every, chosen)
     features, words = _features(every, [column for column in columns if column != chosen])
     if not features:
         raise ValueError(
@@ -104,7 +125,7 @@ def read_tables(name: str, files: Mapping[str, Sequence[Path]], label: str | Non
     return Dataset(name, splits, classes, (Axis("feature", tuple(features)),), told)
 
 
-def _label_column(table: Table, label: str | None) -> tuple[str, str]:
+def label_column(table: Table, label: str | None) -> tuple[str, str]:
     """The column of the labels, and why it is that one."""
     names = list(table.columns)
     if label is not None and label not in names:
@@ -114,7 +135,7 @@ def _label_column(table: Table, label: str | None) -> tuple[str, str]:
     return names[-1], ", the last column"
 
 
-def _classes(tables: Sequence[Table], column: str) -> tuple[tuple[str, ...], dict[str, Labels]]:
+def classes_in(tables: Sequence[Table], column: str) -> tuple[tuple[str, ...], dict[str, Labels]]:
     """Names of the classes, and the labels of each file."""
     first, values = tables[0], [table.columns[column] for table in tables]
     if known := first.classes.get(column):
@@ -192,7 +213,7 @@ def _numbers(table: Table, features: Mapping[str, tuple[str, str | None]]) -> np
     return np.stack(found, 1)
 
 
-def _read(path: Path) -> Table:
+def read_table(path: Path) -> Table:
     """One file."""
     table = _read_csv(path) if path.suffix in (".csv", ".tsv") else _read_arrow(path)
     if not table.columns or not len(table.lines):

@@ -25,6 +25,8 @@ def samples_of(
     labelled: bool = True,
     standardise: str = "own",
     label: str | None = None,
+    tokenizer: Path | str | None = None,
+    length: int | None = None,
     seed: int = 0,
 ) -> Arrays:
     """Samples of a data set: images and other numbers standardised over the training samples taken, token ids as they are.
@@ -38,6 +40,8 @@ def samples_of(
         standardise: ``"own"`` standardises each channel or feature to mean 0 and variance 1. ``"none"`` leaves numbers as they are,
             and pixels between 0 and 1.
         label: Column of the labels in a table; by default, one called "label", else the last.
+        tokenizer: A ``tokenizer.json`` or a folder that has one, for texts.
+        length: Token ids of each text, 64 by default.
         seed: Random seed for the choice of samples.
 
     Returns:
@@ -62,7 +66,7 @@ def samples_of(
             f"standardise must be one of {', '.join(HOW)}, got {standardise!r}. Pass standardise={HOW[0]!r}."
         )
     with phase(f"reading {name_or_path}"):
-        whole = data.load(name_or_path, root=root, label=label)
+        whole = data.load(name_or_path, root=root, label=label, tokenizer=tokenizer, length=length)
     wanted = dict(zip(("train", "test"), sizes, strict=False))
     there: dict[str, int] = {}
     for split, count in wanted.items():
