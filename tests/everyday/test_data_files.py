@@ -146,6 +146,8 @@ def test_samples_of_every_kind_are_measured_and_their_scale_is_told(ask: Asking,
 def test_a_network_made_for_other_samples_is_told_which_it_got(ask: Asking) -> None:
     (ask.folder / "mine.npz").write_bytes(npz(x=TABLE[:, :5], y=np.arange(36) % 2))
     ask.refused("kernel", "odd.py:flat", "--data", "mine.npz", "--out", "run", naming="accept samples of shape 5")
+    told = "--standardise model needs a model whose library states how pixels are scaled, got odd.py:flat"
+    ask.refused("kernel", "odd.py:flat", "--data", "images.npz", "--standardise", "model", "--out", "run", naming=told)
     ask.refused("measure", "dictionary", "--data", "mine.npz", "--out", "run", naming="must hold images of 8 bits")
     ask.refused(
         "kernel", "odd.py:flat", "--data", "mine.npz", "--standardise", "half", "--out", "run", naming="own, none"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from biascope.families.named_model import Pixels
+from biascope.tasks.patch_files import pixel_scale
 from biascope.tasks.samples import samples_of
 from biascope.tasks.task import Arrays
 
@@ -17,7 +20,7 @@ TABLE = GENERATOR.normal(size=(40, 3)) * [1, 1e5, 1e-3] + [40, 2e9, 0]
 SEQUENCES = GENERATOR.normal(size=(40, 6, 3)) * [[[1, 10, 100]]]
 
 
-def taken(folder: Path, *, sizes: tuple[int, ...] = (40,), standardise: str = "own", **arrays: Any) -> Arrays:
+def taken(folder: Path, *, sizes: tuple[int, ...] = (40,), standardise: str | Pixels = "own", **arrays: Any) -> Arrays:
     np.savez(folder / "mine.npz", **arrays)
     return samples_of(folder / "mine.npz", sizes=sizes, labelled=False, standardise=standardise)
 
@@ -82,6 +85,33 @@ def test_token_ids_stay_whole_numbers(tmp_path: Path) -> None:
     assert x.dtype == torch.int64
     assert sorted(x.flatten().tolist()) == sorted(ids.flatten().tolist())
     assert found.prepared == "token ids as they are"
+
+
+def test_images_have_the_scale_that_a_model_was_made_for(tmp_path: Path) -> None:
+    images = GENERATOR.integers(0, 256, (6, 3, 4, 4)).astype(np.uint8)
+    pixels = Pixels("timm:resnet18", (0.5, 0.4, 0.3), (0.2, 0.25, 0.5))
+    found = taken(tmp_path, standardise=pixels, x=images)
+    x = found.whole("train")[0] * torch.tensor(pixels.spread)[:, None, None] + torch.tensor(pixels.mean)[:, None, None]
+    assert sorted((255 * x).round().int().flatten().tolist()) == sorted(images.flatten().tolist())
+    assert found.prepared == (
+        "pixels divided by 255, then each channel minus 0.5, 0.4, 0.3 over 0.2, 0.25, 0.5, as timm:resnet18 states"
+    )
+    mean, spread = pixel_scale(tmp_path / "mine.npz", size=6, standardise=pixels)
+    assert (mean.shape, spread.flatten().tolist()) == ((3, 1, 1), pytest.approx(pixels.spread))
+    grey = images[:, :1]
+    with pytest.raises(ValueError, match="must have the 3 channels for which timm:resnet18 scales pixels, got 1"):
+        taken(tmp_path, standardise=pixels, x=grey)
+    for other, words in ((grey, "each channel"), (TABLE, "each feature")):
+        found = taken(tmp_path, standardise=dataclasses.replace(pixels, usual=True), x=other)
+        assert found.prepared.endswith(f"{words} standardised over the training samples")
+
+
+def test_patches_have_the_scale_of_the_images(tmp_path: Path) -> None:
+    images = GENERATOR.integers(0, 256, (6, 3, 4, 4)).astype(np.uint8)
+    np.savez(tmp_path / "mine.npz", x=images)
+    plain, own = (pixel_scale(tmp_path / "mine.npz", size=6, standardise=how) for how in ("none", "own"))
+    assert (plain[0].tolist(), plain[1].tolist()) == ([[[0]]] * 3, [[[1]]] * 3)
+    assert own[0].flatten() == pytest.approx((images / 255).mean((0, 2, 3)))
 
 
 @pytest.mark.parametrize(

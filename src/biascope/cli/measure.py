@@ -234,7 +234,7 @@ def measure(
     network: NetworkOptions,
     data: Data = "cifar10",
     samples: MaybeSamples = None,
-    standardise: Standardise = "own",
+    standardise: Standardise = None,
     label: Label = None,
     tokenizer: Tokenizer = None,
     length: Length = None,
@@ -270,7 +270,9 @@ def measure(
     source = DataOptions(data, samples or "2000,1000", standardise, label, tokenizer, length, data_root)
     shape, arrays, signals = network.shape, None, None
     if "data" in wanted:
-        arrays = source.arrays(seed=0)  # whatever the seed: networks that are compared see the same samples
+        arrays = source.arrays(
+            0, model, network.chosen
+        )  # whatever the seed: networks that are compared see the same samples
         shape = shape or arrays.shape
     elif on_signals:
         signals = _signals(data, source.sizes[0], data_root)

@@ -22,6 +22,7 @@ from biascope.results.axes import Axis, named_axes
 if TYPE_CHECKING:
     from biascope.families.family import Family
     from biascope.families.held import Holding
+    from biascope.families.named_model import Pixels
     from biascope.runs.run import Run
     from biascope.tasks.signals import Signal
     from biascope.tasks.task import Arrays
@@ -121,12 +122,13 @@ _SAMPLES = typer.Option(
 Samples = Annotated[str, _SAMPLES]
 MaybeSamples = Annotated[str | None, _SAMPLES]
 Standardise = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--standardise",
-        help="Standardise each channel or feature over the training samples (own), or leave numbers as they are (none). "
-        "Token ids always stay as they are.",
-        autocompletion=_completion.words("own", "none"),
+        help="Standardise each channel or feature over the training samples (own), scale pixels as the library of the model states "
+        "(model), or leave numbers as they are (none). Token ids always stay as they are.",
+        show_default="model where the library states it, else own",
+        autocompletion=_completion.words("own", "model", "none"),
     ),
 ]
 Label = Annotated[
@@ -394,7 +396,7 @@ class DataOptions(OptionGroup):
 
     data: Data = "cifar10"
     samples: Samples = "2000,1000"
-    standardise: Standardise = "own"
+    standardise: Standardise = None
     label: Label = None
     tokenizer: Tokenizer = None
     length: Length = None
@@ -412,11 +414,26 @@ class DataOptions(OptionGroup):
         """Samples to take of each split."""
         return whole_numbers(self.samples, "--samples")
 
-    def arrays(self, seed: int) -> Arrays:
-        """The samples."""
+    def scale(self, model: str, settings: Mapping[str, Any] | None = None) -> str | Pixels:
+        """How the samples are standardised for a model."""
+        from biascope.families.source import pixels_of
+
+        if self.standardise not in (None, "model"):
+            return str(self.standardise)
+        if (stated := pixels_of(model, settings)) is not None:
+            return dataclasses.replace(stated, usual=self.standardise is None)
+        if self.standardise == "model":
+            raise ValueError(
+                f"--standardise model needs a model whose library states how pixels are scaled, got {model}. Pass --standardise own."
+            )
+        return "own"
+
+    def arrays(self, seed: int, model: str, settings: Mapping[str, Any] | None = None) -> Arrays:
+        """The samples, on the scale of a model."""
         from biascope.tasks.samples import samples_of
 
-        how = {name: getattr(self, name) for name in ("standardise", "label", "tokenizer", "length")}
+        how = {name: getattr(self, name) for name in ("label", "tokenizer", "length")}
+        how["standardise"] = self.scale(model, settings)
         return samples_of(self.data, sizes=self.sizes, root=self.data_root, seed=seed, **how)
 
 

@@ -42,7 +42,7 @@ def scan(
     from biascope.runs.files import folder_name
 
     sampling = dataclasses.replace(gradients, seed=work.seed)
-    found = samples.arrays(work.seed) if samples.data else None
+    found = samples.arrays(work.seed, model, network.chosen) if samples.data else None
     shape = network.shape or (found.shape if found else None)
     if work.dry_run:
         check_place(work)

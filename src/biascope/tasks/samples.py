@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from biascope import data
+from biascope.families.named_model import Pixels
 from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.progress import phase
 from biascope.tasks.scale import HOW, numbers_of, scale_of
@@ -23,7 +24,7 @@ def samples_of(
     side: int | None = None,
     root: Path | None = None,
     labelled: bool = True,
-    standardise: str = "own",
+    standardise: str | Pixels = "own",
     label: str | None = None,
     tokenizer: Path | str | None = None,
     length: int | None = None,
@@ -38,7 +39,7 @@ def samples_of(
         root: Folder of data sets.
         labelled: Whether labels are needed; if not, samples without any are all labelled 0.
         standardise: ``"own"`` standardises each channel or feature to mean 0 and variance 1. ``"none"`` leaves numbers as they are,
-            and pixels between 0 and 1.
+            and pixels between 0 and 1. :func:`biascope.families.source.pixels_of` has the scale of images that a model was made for.
         label: Column of the labels in a table; by default, one called "label", else the last.
         tokenizer: A ``tokenizer.json`` or a folder that has one, for texts.
         length: Token ids of each text, 64 by default.
@@ -61,7 +62,7 @@ def samples_of(
     """
     if not sizes or any(size < 1 for size in sizes):
         raise ValueError(f"sizes must be one or two positive numbers of samples, got {sizes}. Pass sizes=(2000, 1000).")
-    if standardise not in HOW:
+    if not isinstance(standardise, Pixels) and standardise not in HOW:
         raise ValueError(
             f"standardise must be one of {', '.join(HOW)}, got {standardise!r}. Pass standardise={HOW[0]!r}."
         )

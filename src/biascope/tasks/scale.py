@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from biascope.data.dataset import Dataset
+from biascope.families.named_model import Pixels
 from biascope.results.wording import listed
 
 HOW = ("own", "none")
@@ -55,20 +56,29 @@ def numbers_of(whole: Dataset, split: str) -> npt.NDArray[Any]:
     return inputs.astype(np.float32) / 255 if whole.holds_images else inputs
 
 
-def scale_of(whole: Dataset, how: str) -> Scale:
+def scale_of(whole: Dataset, how: str | Pixels) -> Scale:
     """The scale of a set, by its training samples.
 
     Args:
         whole: Images or other numbers.
         how: ``"own"`` standardises each channel or feature to mean 0 and variance 1 over the training samples. These are the places
-            along an axis "feature", else "channel", of axes without names the last. ``"none"`` leaves numbers as they are.
+            along an axis "feature", else "channel", of axes without names the last. ``"none"`` leaves numbers as they are. Pixels put
+            images on the scale of a model, and standardise other numbers as "own" does.
 
     Raises:
-        ValueError: If no feature differs from one training sample to another.
+        ValueError: If no feature differs from one training sample to another, or images have other channels than a model.
     """
     first = "pixels divided by 255" if whole.holds_images else ""
     if how == "none":
         return Scale(0.0, 1.0, first or "numbers as they are")
+    if isinstance(how, Pixels) and whole.holds_images:
+        if len(how.mean) == len(how.spread) == whole.shape[0]:
+            return _of_model(how)
+        if not how.usual:
+            raise ValueError(
+                f"Images must have the {len(how.mean)} channels for which {how.source} scales pixels, got {whole.shape[0]}. "
+                "Pass --standardise own."
+            )
     train = numbers_of(whole, "train")
     at, noun = _standardised_axis(whole)
     others = tuple(axis for axis in range(train.ndim) if axis != at)
@@ -92,6 +102,17 @@ def scale_of(whole: Dataset, how: str) -> Scale:
         )
         words += f"; {named} constant, and set to 0"
     return Scale(mean, np.where(constant, 1.0, spread), words)
+
+
+def _of_model(pixels: Pixels) -> Scale:
+    """The scale of pixels that a model was made for."""
+    mean, spread = (np.array(part, np.float32)[:, None, None] for part in (pixels.mean, pixels.spread))
+    parts = [", ".join(f"{number:g}" for number in part) for part in (pixels.mean, pixels.spread)]
+    return Scale(
+        mean,
+        spread,
+        f"pixels divided by 255, then each channel minus {parts[0]} over {parts[1]}, as {pixels.source} states",
+    )
 
 
 def _standardised_axis(whole: Dataset) -> tuple[int | None, str]:
