@@ -150,7 +150,15 @@ def test_a_network_made_for_other_samples_is_told_which_it_got(ask: Asking) -> N
     ask.refused("kernel", "odd.py:flat", "--data", "images.npz", "--standardise", "model", "--out", "run", naming=told)
     ask.refused("measure", "dictionary", "--data", "mine.npz", "--out", "run", naming="must hold images of 8 bits")
     ask.refused(
-        "kernel", "odd.py:flat", "--data", "mine.npz", "--standardise", "half", "--out", "run", naming="own, none"
+        "kernel",
+        "odd.py:flat",
+        "--data",
+        "mine.npz",
+        "--standardise",
+        "half",
+        "--out",
+        "run",
+        naming="own, model or none",
     )
 
 

@@ -405,6 +405,10 @@ class DataOptions(OptionGroup):
     def __post_init__(self) -> None:
         if self.length is not None and self.length < 1:
             raise ValueError(f"--length must be at least 1, got {self.length}. Pass --length 64.")
+        if self.standardise not in (None, "own", "model", "none"):
+            raise ValueError(
+                f"--standardise must be own, model or none, got {self.standardise!r}. Pass --standardise own."
+            )
         given = [name for name in ("label", "tokenizer", "length") if getattr(self, name) is not None]
         if given and not self.data:
             raise ValueError(f"--{given[0]} says how --data is read, but there is no --data. Pass both, or neither.")
