@@ -15,13 +15,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from biascope.data.root import TABLES, data_root
+
 if TYPE_CHECKING:
     from biascope.data.dataset import Dataset
     from biascope.data.official import OfficialSet
 
 __all__ = ["Dataset", "data_root", "is_published", "load", "names", "own_sets", "published_set"]
-
-TABLES = frozenset({".csv", ".tsv", ".parquet", ".arrow", ".feather"})  # how the names of tables end
 
 
 def names() -> tuple[str, ...]:
@@ -33,19 +33,6 @@ def names() -> tuple[str, ...]:
 def _defines_a_set(path: Path) -> bool:
     """Whether a file defines a published set; read, not imported."""
     return "\nSET = " in path.read_text(encoding="utf-8")
-
-
-def data_root(root: Path | str | None = None) -> Path:
-    """The folder of data sets: the one given, else the environment's ``BIASCOPE_DATA``, else ``~/.cache/biascope``.
-
-    Example:
-        >>> str(data_root("sets"))
-        'sets'
-    """
-    found = Path(root or os.environ.get("BIASCOPE_DATA") or "~/.cache/biascope").expanduser()
-    if found.is_file():
-        raise ValueError(f"The folder of data sets must be a folder, but {found} is a file. Pass --data-root FOLDER.")
-    return found
 
 
 def is_published(text: str) -> bool:

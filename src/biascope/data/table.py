@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from biascope.data import TABLES
 from biascope.data.dataset import Dataset, Labels, Split
+from biascope.data.root import TABLES
 from biascope.results.axes import Axis
 from biascope.results.wording import listed
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from biascope.data import TABLES, data_root
 from biascope.data.dataset import Labels
 from biascope.data.official import content_of, damaged, file_in
+from biascope.data.root import TABLES, data_root
 from biascope.data.table import classes_in, label_column, read_table, tables_in
 
 SPLITS = ("train", "validation", "test")
