@@ -252,7 +252,10 @@ def test_a_table_is_measured_and_its_label_is_told(ask: Asking) -> None:
     assert "(young against old)" in answer.out
     assert "label 'age', the last column; each feature standardised over the training samples" in answer.out
     ask.answered("scan", *words, "--samples", "20", "--draws", "4")
-    ask.answered("data", "check", "mine.csv")
+    assert "label 'age', the last column" in ask.answered("data", "check", "mine.csv").out
+    told = "The label 'feature 3' of mine.csv must be a class, a whole number or a word"
+    ask.refused("data", "check", "mine.csv", "--label", "feature 3", naming=told)
+    ask.refused("data", "check", "mine.csv", "--length", "0", naming="length must be left out")
     ask.refused("kernel", *words, "--label", "height", naming="--label must be a column of mine.csv, got 'height'")
     ask.refused(
         "kernel",
