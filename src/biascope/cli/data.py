@@ -89,9 +89,8 @@ def check(
     from biascope import data
 
     root = data.data_root(data_root)
-    if tokenizer is not None or not data.is_published(
-        name
-    ):  # a user's own set has no official sums: reading it is the check
+    # A user's own set has no official sums: reading it is the check. Of a published one, load refuses these options.
+    if {label, tokenizer, length} != {None} or not data.is_published(name):
         own = data.load(name, root=root, label=label, tokenizer=tokenizer, length=length)
         if output.as_json:
             print_json(name=own.name, identity=own.identity, files=[])
