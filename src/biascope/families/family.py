@@ -19,6 +19,7 @@ from biascope.families.attention import attention_of
 from biascope.families.draws import Draws, GivenDraws, InitialDraws, MappedDraws, RepeatedDraws
 from biascope.families.inputs import placed, taken
 from biascope.families.layer_axes import axes_by_layers
+from biascope.families.names import matched
 from biascope.families.network import PROOF, Network
 from biascope.families.origin import Origin, UnlikeError
 from biascope.families.tape import Builder, Tape, TapeError, built
@@ -171,7 +172,7 @@ class Family(ABC):
         first, *rest = networks
         for index, network in enumerate(networks):
             for mine, wanted in ((network.params, first.params), (network.buffers, first.buffers)):
-                weights.matched(mine, wanted, f"member {index}")
+                matched(mine, wanted, f"member {index}")
             if structure_of(network.module) != structure_of(first.module):
                 raise ValueError(
                     f"All members must have the same layers, but member {index} has others than member 0. "

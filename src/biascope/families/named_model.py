@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from biascope.families.family import Family
+from biascope.families.weights import Params
 from biascope.results.axes import Axis
 from biascope.results.wording import listed
 
@@ -87,6 +88,7 @@ class Asked:
         download: Whether weights and configurations may be fetched from a hub.
         full: Whether a model of ``hf-config`` has its library's own size.
         text: How texts go in, and what is read of them.
+        state: Weights to take in place of those that the model comes with.
     """
 
     shape: tuple[int, ...] | None = None
@@ -94,6 +96,7 @@ class Asked:
     download: bool = False
     full: bool = False
     text: TextReadout = PLAIN
+    state: Params | None = field(default=None, repr=False)
 
     @property
     def named(self) -> dict[str, Any]:

@@ -27,10 +27,13 @@ from torch import nn
 from biascope import networks
 from biascope.families import libraries, weights
 from biascope.families.acceptance import module_built
+from biascope.families.checkpoint import Checkpoint, has_weights
 from biascope.families.embedded import on_embeddings
 from biascope.families.family import Family
 from biascope.families.held import Holding
+from biascope.families.libraries.packages import define_operators_of_torchvision
 from biascope.families.named_model import Asked, NamedModel, Pixels, label_of
+from biascope.families.names import Fitted, fitted, held, matched, require_whole
 from biascope.families.tape import Builder
 from biascope.results.axes import Axis
 from biascope.results.wording import natural_order
@@ -253,6 +256,8 @@ def _module_of(location: str) -> ModuleType:
     if not path.is_file():
         raise ValueError(f"The model file must exist, but {path} does not. Check the path.")
     _refuse_namesakes(path.resolve())
+    if _imported(path) & _ON_TORCHVISION:
+        define_operators_of_torchvision()
     # Files of one name in two folders are two modules: sources are looked up by the module's name.
     name = f"biascope_user_{path.stem}_{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path, loader=_Anew(name, str(path)))
@@ -266,6 +271,10 @@ def _module_of(location: str) -> ModuleType:
         except FOREIGN as error:
             raise ValueError(f"{path} must run without errors, but it raised {_told(error)}. Fix the file.") from error
     return module
+
+
+#: Packages whose import may ask for operators of torchvision.
+_ON_TORCHVISION = {"torchvision", "timm", "transformers", "peft", "open_clip"}
 
 
 def _told(error: BaseException) -> str:
@@ -342,24 +351,29 @@ def family_of(
         source: A known name, ``path/to/file.py:build`` or ``package.module:build``; see :func:`builder_of`.
         shape: Shape of one input.
         settings: Settings of the builder.
-        weights_file: File of trained weights. The family is then this one network.
+        weights_file: File of trained weights. The family is then this one network. Names may differ from the network's by a prefix
+            or a head (:mod:`biascope.families.names`), which the name of the family tells.
         batchnorm: The mode of BatchNorm.
         asked_axes: What the axes of an input are, where the user says so.
         holding: Which of several inputs are held.
     """
-    model = _library_model(source, shape, settings)
+    other = weights_file is not None and libraries.kind_of(source) == "hf"
+    if weights_file is not None and other:
+        model: NamedModel | None = _folder_with(source, shape, settings, Path(weights_file))
+    else:
+        model = _library_model(source, shape, settings)
     if holding is not None and shape is None:
         raise ValueError(
             "The shape of the measured input must be given beside what is held. Pass --input, such as --input 16x4."
         )
     if model is not None and (weights_file is None or model.trained):
-        if weights_file is not None:
+        if weights_file is not None and not other:
             raise ValueError(
                 f"{source} comes with its own weights, got {weights_file} beside them. Leave --weights out."
             )
         if holding is not None:
-            held, came = holding.wrapper(model.build, torch.randn(3, *model.shape), model.name), model.build
-            model = dataclasses.replace(model, build=lambda: held(came()))
+            finish, came = holding.wrapper(model.build, torch.randn(3, *model.shape), model.name), model.build
+            model = dataclasses.replace(model, build=lambda: finish(came()))
         return dataclasses.replace(model.family(batchnorm), axes=asked_axes or model.axes)
     name, build = (model.name, model.build) if model is not None else builder_of(source, shape, settings)
     axes = _usual_axes(source) if model is None else model.axes
@@ -373,12 +387,13 @@ def family_of(
 
     def trained() -> nn.Module:
         module = made()
-        module.load_state_dict(weights.matched(found, module.state_dict(), where))
+        module.load_state_dict(matched(found, module.state_dict(), where, headless=True))
         return module if finished is None else finished(module)
 
     with forked_rng(0):
-        module = trained()
-    point = Family.point(module, f"{name} at {as_text(Path(weights_file).stem)}", batchnorm, build=trained)
+        module, wanted = trained(), made().state_dict()
+    fit = fitted([held(where, found)], held(name, wanted))[0]
+    point = Family.point(module, _with_weights(name, weights_file, fit), batchnorm, build=trained)
     return dataclasses.replace(point, axes=axes)
 
 
@@ -397,11 +412,40 @@ def of_one_input(
     except ValueError:
         if not texts:
             raise
-        held = holding.wrapper(build, torch.ones(3, shape[0], dtype=torch.long), name)
-        embedded = on_embeddings(lambda: held(build()), (shape[0], shape[1]), name)
+        on_ids = holding.wrapper(build, torch.ones(3, shape[0], dtype=torch.long), name)
+        embedded = on_embeddings(lambda: on_ids(build()), (shape[0], shape[1]), name)
         if embedded is None:
             raise
-        return lambda module: embedded(held(module))
+        return lambda module: embedded(on_ids(module))
+
+
+def _with_weights(name: str, file: Path | str, fit: Fitted) -> str:
+    """What to call a network at weights from a file, with what differs in names."""
+    return f"{name} at {as_text(Path(file).stem)}{f' ({fit.brief})' * bool(fit.brief)}"
+
+
+def _folder_with(
+    source: str, shape: tuple[int, ...] | None, settings: Mapping[str, Any] | None, file: Path
+) -> NamedModel:
+    """The model of a folder that transformers saved, with weights of another file; a head that this lacks is the folder's own.
+
+    Raises:
+        ValueError: If the weights do not fit.
+    """
+    folder, asked = Path(source.partition(":")[2]).expanduser(), Asked.of(shape, settings)
+    given = Checkpoint.open(file)
+    require_whole(given)
+    if not has_weights(folder):
+        model = libraries.named(source, dataclasses.replace(asked, state=given.params()))
+        return dataclasses.replace(model, name=f"{model.name} at {as_text(file.stem)}")
+    own = Checkpoint.open(folder)
+    fit = fitted([given], own)[0]
+    wanted = {name: tensor for name, tensor in own.tensors.items() if name not in fit.absent}
+    if problems := weights.misfits(fit.shared.tensors, wanted, types=False):
+        raise ValueError(f"The weights in {file} must fit {folder}: {problems}. Pass weights of the same model.")
+    state = {name: own.read(name) for name in fit.absent} | fit.shared.params()
+    model = libraries.named(source, dataclasses.replace(asked, state=state))
+    return dataclasses.replace(model, name=_with_weights(model.name, file, fit))
 
 
 def _reporting(name: str, build: Builder) -> Builder:

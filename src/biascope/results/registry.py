@@ -180,7 +180,10 @@ class Measurement(Generic[P, R]):
         if self.checks is None or family is None or (probe is None and data is None):
             return []
         settings = self._by_name(arguments)
-        inputs = functools.partial(_few_inputs, probe, data, settings.get("split"))
+        split = settings.get("split")
+        if data is not None and split is not None and split not in data.sizes:
+            return []  # which the function refuses
+        inputs = functools.partial(_few_inputs, probe, data, split)
         precision, told = self.checks.before(family, inputs, settings, run)
         if run is not None:
             arguments["run"] = dataclasses.replace(run, precision=precision)

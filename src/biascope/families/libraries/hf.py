@@ -5,17 +5,17 @@ Nothing is fetched unless the user says ``--download``; then ``hf:NAME`` is a mo
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from biascope.families.checkpoint import has_weights
 from biascope.families.libraries.one_tensor import (
     KNOWN,
     OneTensor,
@@ -26,8 +26,9 @@ from biascope.families.libraries.one_tensor import (
     table_scale,
     taken_by,
 )
-from biascope.families.libraries.packages import imported
+from biascope.families.libraries.packages import imported, silent
 from biascope.families.named_model import PLAIN, TEXT_SETTINGS, Asked, NamedModel, TextReadout, image_shape, text_shape
+from biascope.families.weights import Params
 from biascope.results.axes import Axis
 from biascope.runs.failures import FOREIGN, reason_of
 from biascope.runs.randomness import forked_rng
@@ -59,13 +60,16 @@ def named(rest: str, asked: Asked) -> NamedModel:
             source, files[0].stem, functools.partial(_trained, transformers, str(folder), files[0].name, False), asked
         )
     config = configuration_in(folder, transformers)
-    if any(next(folder.glob(kind), None) for kind in _WEIGHTS):
+    if asked.state is not None or any(next(folder.glob(kind), None) for kind in _WEIGHTS):
         if asked.settings:
             raise ValueError(
                 f"{folder} has weights, so its sizes are fixed, got {dict(asked.settings)}. Leave --set out."
             )
         return model_of(
-            source, folder.resolve().name, functools.partial(_trained, transformers, str(folder), None, False), asked
+            source,
+            folder.resolve().name,
+            functools.partial(_trained, transformers, str(folder), None, False, asked.state),
+            asked,
         )
     changed = with_settings(config, asked.settings, source, _given(config))
     kind = _class_of(config, transformers)
@@ -289,8 +293,8 @@ def _initial(kind: Any, config: Any) -> nn.Module:
     return model
 
 
-def _trained(transformers: Any, place: str, gguf: str | None, download: bool) -> nn.Module:
-    """A model with its weights, in float32.
+def _trained(transformers: Any, place: str, gguf: str | None, download: bool, state: Params | None = None) -> nn.Module:
+    """A model with its weights, or with others that are given, in float32.
 
     Raises:
         ValueError: If the files do not hold all of them.
@@ -300,14 +304,28 @@ def _trained(transformers: Any, place: str, gguf: str | None, download: bool) ->
         try:
             config = transformers.AutoConfig.from_pretrained(place, **where)
             kind = transformers.AutoModelForCausalLM if gguf else _class_of(config, transformers)
+            if state is not None:
+                where = {"config": config, "state_dict": state}
             model, loaded = kind.from_pretrained(
-                place, attn_implementation="eager", dtype=torch.float32, output_loading_info=True, **where
+                None if state is not None else place,
+                attn_implementation="eager",
+                dtype=torch.float32,
+                output_loading_info=True,
+                **where,
             )
         except FOREIGN as error:
             raise ValueError(
                 f"{place} must hold a model that transformers can read, but that failed with: {reason_of(error)}. Check the folder."
             ) from error
     require_whole(place, loaded)
+    unused = sorted(map(str, loaded.get("unexpected_keys", ())))
+    if (
+        state is not None and unused and not has_weights(Path(place))
+    ):  # beside weights of its own, names were compared before
+        raise ValueError(
+            f"The model of {place} must have all layers that the weights are for, but lacks {unused[0]}. Pass the folder of the model "
+            "that was trained, with its weights."
+        )
     return model  # type: ignore[no-any-return]
 
 
@@ -324,18 +342,3 @@ def require_whole(place: str, loaded: Mapping[str, Any]) -> None:
             f"{place} must hold all weights of its model, but {missing[0]}{more} would stay random. Save the model again, or correct "
             "'architectures' in config.json."
         )
-
-
-@contextlib.contextmanager
-def silent(transformers: Any) -> Iterator[None]:
-    """Without the library's remarks and progress bars."""
-    logging = transformers.utils.logging
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()

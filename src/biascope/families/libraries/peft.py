@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from biascope.families.libraries.hf import library, model_of, silent
-from biascope.families.libraries.packages import imported
+from biascope.families.libraries.hf import library, model_of
+from biascope.families.libraries.packages import imported, silent
 from biascope.families.named_model import Asked, NamedModel
 from biascope.runs.failures import FOREIGN, reason_of
 
