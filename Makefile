@@ -16,7 +16,8 @@ test: $(STAMP) lint
 # Models of timm, torchvision, transformers, peft and open_clip by name: their tests, with these libraries.
 hub: export PYTHONDONTWRITEBYTECODE =
 hub: .venv/.installed-hub
-	$(BIN)/python -m pytest tests/families/libraries tests/training/test_callbacks.py -n auto
+	$(BIN)/python -m pytest tests/families/libraries tests/training/test_callbacks.py tests/data/test_table.py \
+		tests/data/test_token_ids.py -n auto
 
 lint: $(STAMP) lines
 	$(BIN)/ruff check .
@@ -59,7 +60,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 .venv/.installed-hub: $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[hub]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[hub,tables]"
 	touch .venv/.installed-hub
 
 .venv/.installed-docs: $(STAMP)

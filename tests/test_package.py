@@ -106,7 +106,14 @@ def test_classifiers_are_known_and_true(metadata: Message) -> None:
 
 
 def test_every_package_of_an_extra_is_used() -> None:
-    folders = {"ray": ["src"], "hub": ["src"], "peers": ["benchmarks"], "docs": ["docs"], "dev": ["src", "tests"]}
+    folders = {
+        "ray": ["src"],
+        "hub": ["src"],
+        "peers": ["benchmarks"],
+        "docs": ["docs"],
+        "tables": ["src"],
+        "dev": ["src", "tests"],
+    }
     assert set(PROJECT["optional-dependencies"]) == set(folders)
     for extra, requirements in PROJECT["optional-dependencies"].items():
         files = [path for folder in folders[extra] for path in (ROOT / folder).rglob("*.py") if path != Path(__file__)]

@@ -168,6 +168,7 @@ def test_measure_takes_data_and_sizes(folder):
         "name": "small, 40 train and 20 test samples",
         "samples": {"train": 40, "test": 20},
         "shape": [3, 4, 4],
+        "preparation": "pixels divided by 255, then each channel standardised over the training samples",
     }
     assert record["settings"]["leading"] == 4
 

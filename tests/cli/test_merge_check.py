@@ -465,7 +465,7 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(folder, undrawn):
         folder, r"--model must name the network of base\.safetensors, but is missing", *CHECK[:4], "--data", "a.npz"
     )
     bad("The checkpoint must exist, but none.safetensors does not", "none.safetensors")
-    bad("must be an existing .npz file or image folder", more=("--data", "none.npz"))
+    bad("must be an existing .npz file, table or folder", more=("--data", "none.npz"))
     save_file({"first.weight": a["first.weight"], "other": torch.ones(2)}, "architecture.safetensors")
     bad(r"must fit base\.safetensors: 3 missing .*; 1 extra \(other\)", "architecture.safetensors")
     bad(r"architecture\.safetensors must fit the network|must fit architecture", first="architecture.safetensors")

@@ -164,7 +164,7 @@ def test_the_root_is_the_argument_else_the_environment_else_the_cache(monkeypatc
         ("cifar", r"got 'cifar'. Did you mean 'cifar10'\?"),
         ("digitz", r"Did you mean 'digits'\?"),
         ("zzz", "put zzz.npz into"),
-        ("gone/nowhere.npz", "gone/nowhere.npz must be an existing .npz file or image folder"),
+        ("gone/nowhere.npz", "gone/nowhere.npz must be an existing .npz file, table or folder"),
     ],
 )
 def test_an_unknown_name_gets_the_nearest_ones(tmp_path: Path, name: str, sentence: str) -> None:
@@ -420,15 +420,19 @@ def test_classes_may_be_named_and_labels_stand_in_a_column(tmp_path: Path) -> No
     ("arrays", "sentence"),
     [
         ({"images": GREY}, "must hold x_train, y_train, x_test, y_test, or x and perhaps y, but holds images"),
-        ({"x": GREY[0]}, r"x of .* must be \(n, h, w\).* got \(6, 7\)"),
+        ({"x": GREY[0, 0]}, r"x of .* must be \(n, h, w\).* got \(7,\)"),
+        (
+            {"x": GREY[0]},
+            r"must be pictures \(n, h, w\), token ids of 64 bits or a table of floats, got uint8 \(6, 7\)",
+        ),
         ({"x": GREY[:0]}, r"with n ≥ 1, got \(0, 6, 7\)"),
         ({"x": np.zeros((2, 3, 8, 3), np.uint8)}, "has two\\. Pad"),
         ({"x": np.zeros((2, 8, 8, 4), np.uint8)}, "must have 1 or 3 channels where they come last"),
-        ({"x": GREY * 1.0}, r"fractions in \[0, 1\], got float64 in"),
-        ({"x": np.full((1, 2, 2), np.nan)}, r"got float64 in \[nan, nan\]"),
+        ({"x": GREY * 1.0}, r"fractions in \[0, 1\] to be images, got float64 in"),
+        ({"x": np.full((1, 2, 2), np.nan)}, r"x of .* must be finite numbers, but sample 0 has nan at \(0, 0\)"),
         ({"x": GREY.astype(np.int64) + 100}, "got int64 in"),
-        ({"x": np.zeros((1, 2, 2), bool)}, "got bool"),
-        ({"x": GREY, "y": np.arange(4)}, r"y of .* must be 5 whole numbers, one per image, got int64 \(4,\)"),
+        ({"x": np.zeros((1, 2, 2), bool)}, "must be real numbers of at most 64 bits, got bool"),
+        ({"x": GREY, "y": np.arange(4)}, r"y of .* must be 5 whole numbers, one per sample, got int64 \(4,\)"),
         ({"x": GREY, "y": np.eye(5)}, r"got float64 \(5, 5\)"),
         ({"x": GREY, "y": np.array([1, 2, 3, -1, 0])}, "must count classes from 0, got -1"),
         ({"x": GREY, "y": np.arange(5), "classes": np.array(["a", "b"])}, "must lie in 0 … 1, got 4"),

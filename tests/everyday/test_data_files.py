@@ -95,7 +95,71 @@ ARRAYS = {
     "labels in words": npz(x_train=X, y_train=np.array(list("abc") * 8)),
     "labels as vectors": npz(x_train=X, y_train=np.eye(3)[Y]),
     "other names": npz(a=X, b=Y),
+    "bytes of two axes": npz(x_train=np.zeros((24, 16), np.uint8), y_train=Y),
+    "negative ids": npz(x_train=np.full((24, 16), -1), y_train=Y),
+    "a table with a hole": npz(x_train=np.where(np.eye(24, 16), np.nan, 1.0), y_train=Y),
+    "six axes": npz(x_train=X[..., None, None] - 1, y_train=Y),
+    "too few axes": npz(x_train=X - 1, y_train=Y, axes=np.array(["time", "feature"])),
+    "unknown axes": npz(x_train=X - 1, y_train=Y, axes=np.array(["a", "b", "c"])),
+    "too few features": npz(x_train=X.reshape(24, 16), y_train=Y, features=np.array(["a", "b"])),
+    "features of nothing": npz(x_train=X, y_train=Y, features=np.array(["a", "b"])),
 }
+
+
+TABLE = GENERATOR.normal(size=(36, 16)) * 50
+KINDS = {
+    "table": ({"x_train": TABLE[:24], "x_test": TABLE[24:]}, "each feature standardised"),
+    "whole table": ({"x_train": np.rint(TABLE[:24])}, "each feature standardised"),
+    "sequences": ({"x_train": TABLE[:24].reshape(24, 4, 4)}, "each place along the last axis standardised"),
+    "named": ({"x_train": X[:, 0], "axes": np.array(["time", "feature"])}, "each feature standardised"),
+    "half floats": ({"x_train": (TABLE[:24] / 50).astype(np.float16)}, "each feature standardised"),
+    "big endian": ({"x_train": TABLE[:24].astype(">f8")}, "each feature standardised"),
+    "images": ({"x_train": X}, "pixels divided by 255, then each channel standardised"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("command", ["kernel", "scan", "measure tangent_kernel"])
+def test_samples_of_every_kind_are_measured_and_their_scale_is_told(ask: Asking, command: str, kind: str) -> None:
+    arrays, scale = KINDS[kind]
+    (ask.folder / "mine.npz").write_bytes(
+        npz(y_train=Y, **({"y_test": Y[:12]} if "x_test" in arrays else {}), **arrays)
+    )
+    words = [
+        *command.split(),
+        "odd.py:flat",
+        "--data",
+        "mine.npz",
+        "--samples",
+        "24",
+        "--out",
+        "run",
+        "--device",
+        "cpu",
+    ]
+    answer = ask.answered(*words, *(["--draws", "4"] if command == "scan" else []))
+    assert scale in answer.out
+    left = ask.answered(*words, "--standardise", "none", *(["--draws", "4"] if command == "scan" else []))
+    assert ("pixels divided by 255" if kind == "images" else "numbers as they are") in left.out
+
+
+def test_a_network_made_for_other_samples_is_told_which_it_got(ask: Asking) -> None:
+    (ask.folder / "mine.npz").write_bytes(npz(x=TABLE[:, :5], y=np.arange(36) % 2))
+    ask.refused("kernel", "odd.py:flat", "--data", "mine.npz", "--out", "run", naming="accept samples of shape 5")
+    told = "--standardise model needs a model whose library states how pixels are scaled, got odd.py:flat"
+    ask.refused("kernel", "odd.py:flat", "--data", "images.npz", "--standardise", "model", "--out", "run", naming=told)
+    ask.refused("measure", "dictionary", "--data", "mine.npz", "--out", "run", naming="must hold images of 8 bits")
+    ask.refused(
+        "kernel",
+        "odd.py:flat",
+        "--data",
+        "mine.npz",
+        "--standardise",
+        "half",
+        "--out",
+        "run",
+        naming="own, model or none",
+    )
 
 
 @pytest.mark.parametrize("kind", ARRAYS)
@@ -104,6 +168,106 @@ def test_a_damaged_file_of_arrays_is_named(ask: Asking, command: str, kind: str)
     (ask.folder / "mine.npz").write_bytes(ARRAYS[kind])
     kernel = ["kernel", "odd.py:flat", "--data", "mine.npz", "--samples", "12", "--leading", "3", "--out", "run"]
     ask.refused(*(["data", "check", "mine.npz"] if command == "check" else kernel), naming="mine.npz")
+
+
+IDS = GENERATOR.integers(0, 30, (36, 7))
+TOKENS = {
+    "too large": npz(x_train=np.where(np.arange(36)[:, None] == 35, 30, IDS), y_train=np.arange(36) % 2),
+    "too large in the test": npz(x_train=IDS, y_train=np.arange(36) % 2, x_test=IDS + 1, y_test=np.arange(36) % 2),
+    "too long": npz(x_train=np.tile(IDS, 2), y_train=np.arange(36) % 2),
+    "a mask": npz(x_train=IDS, y_train=np.arange(36) % 2, attention_mask_train=IDS > 0),
+    "numbers": npz(x_train=IDS.astype(float), y_train=np.arange(36) % 2),
+}
+TOLD = {
+    "too large": "accept the token ids of the train samples, the largest of which is 30",
+    "too large in the test": "accept the token ids of the test samples, the largest of which is 30",
+    "too long": "in the shape it was made for",
+    "a mask": "attention_mask_train of mine.npz would be left out",
+    "numbers": "It seems to take token ids",
+}
+
+
+@pytest.mark.parametrize("kind", TOKENS)
+def test_token_ids_that_a_network_does_not_know_are_refused(ask: Asking, kind: str) -> None:
+    (ask.folder / "mine.npz").write_bytes(TOKENS[kind])
+    words = ["odd.py:seven_ids", "--data", "mine.npz", "--device", "cpu", "--out", "run"]
+    ask.refused("kernel", *words, "--samples", "36,36", naming=TOLD[kind])
+
+
+def test_token_ids_are_taken_as_they_are(ask: Asking) -> None:
+    y = np.arange(36) % 2
+    (ask.folder / "mine.npz").write_bytes(npz(x_train=IDS, y_train=y, x_test=IDS, y_test=y, attention_mask=IDS >= 0))
+    words = ["odd.py:seven_ids", "--data", "mine.npz", "--device", "cpu", "--out", "run"]
+    assert "token ids as they are" in ask.answered("kernel", *words, "--control", "--matrix", "k.npy").out
+    ask.answered("measure", "linearized_training", *words, "--epochs", "2", "--targets", "1", "--repeats", "1")
+    ask.answered(
+        "measure", "kernel_rotation", *words, "--epochs", "2", "--leading", "4", "--target", "1", "--energy", "4"
+    )
+    ask.refused("scan", *words, naming="It seems to take token ids")
+    ask.refused("measure", "feature_elimination", *words, naming="holds token ids, which have none")
+
+
+def test_texts_without_a_tokenizer_are_refused(ask: Asking) -> None:
+    (ask.folder / "mine.txt").write_text("sad\ta dull film\nglad\ta fine film\n")
+    words = ["kernel", "odd.py:seven_ids", "--data", "mine.txt", "--out", "run"]
+    ask.refused(*words, naming="mine.txt holds texts, which need a tokenizer")
+    ask.refused(*words, "--length", "7", naming="length must be left out where there is no tokenizer")
+    ask.refused("scan", "odd.py:flat", "--label", "age", "--out", "run", naming="--label says how --data is read")
+    ask.refused(*words, "--tokenizer", "nowhere", naming="nowhere must describe the tokens, but is not there")
+    (ask.folder / "mine.txt").write_text("a dull film\na fine film\n")
+    ask.refused(*words, "--tokenizer", "nowhere", naming="mine.txt must have a label, a tab and a text in each line")
+
+
+TABLES = {
+    "cut": 'age,"city\n1,2',
+    "empty": "",
+    "zeros": "\0" * 50,
+    "no header": "1,2\n3,4\n",
+    "an index": ",a,b\n0,1,1\n1,2,0\n",
+    "a hole": "a,b\n1,0\n,1\n",
+    "not a number": "a,b\n1,0\nunknown,1\n",
+    "decimal commas": "a;b\n1,5;0\n2,5;1\n",
+    "a date": "a,b\n2026-01-02,0\n2026-01-03,1\n",
+    "prices": "a,price\n1,9.99\n2,10.5\n",
+    "one row": "a,b\n1,0\n",
+    "no change": "a,b\n1,0\n1,1\n1,0\n",
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_table_that_is_no_data_set_is_named(ask: Asking, kind: str) -> None:
+    (ask.folder / "mine.csv").write_text(TABLES[kind])
+    naming = {"one row": "'mine'", "no change": "'mine'"}.get(kind, "mine.csv")
+    ask.refused("kernel", "odd.py:flat", "--data", "mine.csv", "--out", "run", naming=naming)
+    if naming == "mine.csv":
+        ask.refused("data", "check", "mine.csv", naming=naming)
+
+
+def test_a_table_is_measured_and_its_label_is_told(ask: Asking) -> None:
+    names = [f"feature {place}" for place in range(16)]
+    rows = [",".join(map(str, [*row, "old" if row[0] > 0 else "young"])) for row in TABLE.tolist()]
+    (ask.folder / "mine.csv").write_text("\n".join([",".join([*names, "age"]), *rows]))
+    words = ["odd.py:flat", "--data", "mine.csv", "--device", "cpu", "--out", "run"]
+    answer = ask.answered("kernel", *words)
+    assert "(young against old)" in answer.out
+    assert "label 'age', the last column; each feature standardised over the training samples" in answer.out
+    ask.answered("scan", *words, "--samples", "20", "--draws", "4")
+    assert "label 'age', the last column" in ask.answered("data", "check", "mine.csv").out
+    told = "The label 'feature 3' of mine.csv must be a class, a whole number or a word"
+    ask.refused("data", "check", "mine.csv", "--label", "feature 3", naming=told)
+    ask.refused("data", "check", "mine.csv", "--length", "0", naming="length must be left out")
+    ask.refused("kernel", *words, "--label", "height", naming="--label must be a column of mine.csv, got 'height'")
+    ask.refused(
+        "kernel",
+        "odd.py:flat",
+        "--data",
+        "images.npz",
+        "--label",
+        "age",
+        "--out",
+        "run",
+        naming="label must be left out",
+    )
 
 
 def png(image: Image.Image) -> bytes:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from biascope.cli import _completion
-from biascope.cli.options import DataRoot, DatasetName, Output, with_groups
+from biascope.cli.options import DataRoot, DatasetName, Label, Length, Output, Tokenizer, with_groups
 from biascope.cli.printing import print_json
 
 app = typer.Typer(help="Fetch, list and check real data sets.")
@@ -76,17 +76,26 @@ def list_(data_root: DataRoot = None, *, output: Output) -> None:
 
 @app.command()
 @with_groups
-def check(name: DatasetName, *, data_root: DataRoot = None, output: Output) -> None:
+def check(
+    name: DatasetName,
+    *,
+    label: Label = None,
+    tokenizer: Tokenizer = None,
+    length: Length = None,
+    data_root: DataRoot = None,
+    output: Output,
+) -> None:
     """Check a data set: the MD5 of every official file, or whether your own can be read."""
     from biascope import data
 
     root = data.data_root(data_root)
-    if not data.is_published(name):  # a user's own set has no official sums: reading it is the check
-        own = data.load(name, root=root)
+    # A user's own set has no official sums: reading it is the check. Of a published one, load refuses these options.
+    if {label, tokenizer, length} != {None} or not data.is_published(name):
+        own = data.load(name, root=root, label=label, tokenizer=tokenizer, length=length)
         if output.as_json:
             print_json(name=own.name, identity=own.identity, files=[])
         else:
-            typer.echo(f"{own!r}\n  {own.identity}")
+            typer.echo("\n  ".join(filter(None, [repr(own), own.told, own.identity])))
         return
     published = data.published_set(name)
     if (place := published.located(root)) is None:

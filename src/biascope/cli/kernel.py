@@ -69,7 +69,7 @@ def kernel(
         raise ValueError(
             f"--matrix must lie in an existing folder, but {matrix.parent} does not exist. Create it first."
         )
-    arrays = samples.arrays(work.seed)
+    arrays = samples.arrays(work.seed, model, network.chosen)
     family = network.family(model, network.shape or arrays.shape)
     folder = work.out or Path("biascope-runs") / folder_name(model, network.chosen, network.weights)
     if matrix is not None and matrix.exists():

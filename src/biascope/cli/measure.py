@@ -22,6 +22,8 @@ from biascope.cli.options import (
     Data,
     DataOptions,
     DataRoot,
+    Label,
+    Length,
     MaybeInputs,
     MaybeSamples,
     MaybeScale,
@@ -30,6 +32,8 @@ from biascope.cli.options import (
     On,
     OptionGroup,
     SeededWork,
+    Standardise,
+    Tokenizer,
     with_groups,
 )
 from biascope.cli.printing import print_results
@@ -158,6 +162,7 @@ class MeasureCommand(Command):
 _ABOUT = {
     ("family",): ("input", "settings", "weights", "batchnorm"),
     ("data", "signals", "signal"): ("data", "samples", "data_root"),
+    ("data",): ("standardise", "label", "tokenizer", "length"),
     ("probe",): ("inputs", "fresh", "scale"),
     ("basis",): ("basis", "every"),
 }
@@ -229,6 +234,10 @@ def measure(
     network: NetworkOptions,
     data: Data = "cifar10",
     samples: MaybeSamples = None,
+    standardise: Standardise = None,
+    label: Label = None,
+    tokenizer: Tokenizer = None,
+    length: Length = None,
     data_root: DataRoot = None,
     place: PlaceOptions,
     on: On = None,
@@ -258,10 +267,12 @@ def measure(
         raise ValueError(f"{measurement.name} is a theory and takes no network, got {model!r}. Leave the network out.")
     on_signals = "signals" in wanted or "signal" in wanted
     model = model or ("siren" if on_signals else "lenet")
-    source = DataOptions(data, samples or "2000,1000", data_root)
+    source = DataOptions(data, samples or "2000,1000", standardise, label, tokenizer, length, data_root)
     shape, arrays, signals = network.shape, None, None
     if "data" in wanted:
-        arrays = source.arrays(seed=0)  # whatever the seed: networks that are compared see the same samples
+        arrays = source.arrays(
+            0, model, network.chosen
+        )  # whatever the seed: networks that are compared see the same samples
         shape = shape or arrays.shape
     elif on_signals:
         signals = _signals(data, source.sizes[0], data_root)

@@ -22,6 +22,7 @@ from biascope.results.axes import Axis, named_axes
 if TYPE_CHECKING:
     from biascope.families.family import Family
     from biascope.families.held import Holding
+    from biascope.families.named_model import Pixels
     from biascope.runs.run import Run
     from biascope.tasks.signals import Signal
     from biascope.tasks.task import Arrays
@@ -109,8 +110,8 @@ Positive = Annotated[
 ]
 _DATA = typer.Option(
     "--data",
-    help="Samples to measure on: a data set (biascope data list), an .npz file or an image folder; for signals also an image, "
-    "a .wav sound or an .npy array.",
+    help="Samples to measure on: a data set (biascope data list), an .npz file, a table (.csv, .tsv, .parquet, .arrow), a folder "
+    "of .npy files or tables, or an image folder; for signals also an image, a .wav sound or an .npy array.",
     autocompletion=_completion.data_sets,
 )
 Data = Annotated[str, _DATA]
@@ -120,6 +121,25 @@ _SAMPLES = typer.Option(
 )
 Samples = Annotated[str, _SAMPLES]
 MaybeSamples = Annotated[str | None, _SAMPLES]
+Standardise = Annotated[
+    str | None,
+    typer.Option(
+        "--standardise",
+        help="Standardise each channel or feature over the training samples (own), scale pixels as the library of the model states "
+        "(model), or leave numbers as they are (none). Token ids always stay as they are.",
+        show_default="model where the library states it, else own",
+        autocompletion=_completion.words("own", "model", "none"),
+    ),
+]
+Label = Annotated[
+    str | None,
+    typer.Option("--label", help='Column of the labels in a table. Default: one called "label", else the last.'),
+]
+Tokenizer = Annotated[
+    Path | None,
+    typer.Option("--tokenizer", help="Read the data as texts, by this tokenizer.json or a folder that has one."),
+]
+Length = Annotated[int | None, typer.Option("--length", help="Number of token ids of each text.", show_default="64")]
 MaybeSplit = Annotated[str | None, typer.Option("--split", help="Split of the data set to take samples from.")]
 DataRoot = Annotated[
     Path | None,
@@ -376,18 +396,49 @@ class DataOptions(OptionGroup):
 
     data: Data = "cifar10"
     samples: Samples = "2000,1000"
+    standardise: Standardise = None
+    label: Label = None
+    tokenizer: Tokenizer = None
+    length: Length = None
     data_root: DataRoot = None
+
+    def __post_init__(self) -> None:
+        if self.length is not None and self.length < 1:
+            raise ValueError(f"--length must be at least 1, got {self.length}. Pass --length 64.")
+        if self.standardise not in (None, "own", "model", "none"):
+            raise ValueError(
+                f"--standardise must be own, model or none, got {self.standardise!r}. Pass --standardise own."
+            )
+        given = [name for name in ("label", "tokenizer", "length") if getattr(self, name) is not None]
+        if given and not self.data:
+            raise ValueError(f"--{given[0]} says how --data is read, but there is no --data. Pass both, or neither.")
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Samples to take of each split."""
         return whole_numbers(self.samples, "--samples")
 
-    def arrays(self, seed: int) -> Arrays:
-        """The samples."""
+    def scale(self, model: str, settings: Mapping[str, Any] | None = None) -> str | Pixels:
+        """How the samples are standardised for a model."""
+        from biascope.families.source import pixels_of
+
+        if self.standardise not in (None, "model"):
+            return str(self.standardise)
+        if (stated := pixels_of(model, settings)) is not None:
+            return dataclasses.replace(stated, usual=self.standardise is None)
+        if self.standardise == "model":
+            raise ValueError(
+                f"--standardise model needs a model whose library states how pixels are scaled, got {model}. Pass --standardise own."
+            )
+        return "own"
+
+    def arrays(self, seed: int, model: str, settings: Mapping[str, Any] | None = None) -> Arrays:
+        """The samples, on the scale of a model."""
         from biascope.tasks.samples import samples_of
 
-        return samples_of(self.data, sizes=self.sizes, root=self.data_root, seed=seed)
+        how = {name: getattr(self, name) for name in ("label", "tokenizer", "length")}
+        how["standardise"] = self.scale(model, settings)
+        return samples_of(self.data, sizes=self.sizes, root=self.data_root, seed=seed, **how)
 
 
 @dataclass(frozen=True)

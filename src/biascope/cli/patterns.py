@@ -76,8 +76,12 @@ def patterns(
     folder = work.out or Path("biascope-runs") / folder_name(model, network.chosen, network.weights)
     run = work.run(folder, data_root=samples.data_root)
     data, sizes = samples.data, samples.sizes
-    how: dict[str, Any] = {"root": samples.data_root, "seed": work.seed}
-    images = samples.arrays(work.seed) if data else None
+    how: dict[str, Any] = {
+        "root": samples.data_root,
+        "seed": work.seed,
+        "standardise": samples.scale(model, network.chosen),
+    }
+    images = samples.arrays(work.seed, model, network.chosen) if data else None
     given = patches_of(patches, within=within, scale=pixel_scale(data, size=sizes[0], **how) if data else None)
     if images is None and given is None:
         images = samples_of(patches, sizes=sizes, **how)

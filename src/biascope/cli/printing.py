@@ -46,6 +46,8 @@ def print_results(results: Sequence[Result], report: Path | None, as_json: bool,
         typer.echo(f"\n{result.sentence()}")
         for number in result.headline().values():
             typer.echo(f"  {number.label}: {number!r}")
+        if prepared := result.provenance.get("data", {}).get("preparation"):
+            typer.echo(f"  preparation of the samples: {prepared}")
         print_warnings(result)
     for result in results:
         if why := result.why_detail(results):

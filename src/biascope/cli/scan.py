@@ -42,7 +42,7 @@ def scan(
     from biascope.runs.files import folder_name
 
     sampling = dataclasses.replace(gradients, seed=work.seed)
-    found = samples.arrays(work.seed) if samples.data else None
+    found = samples.arrays(work.seed, model, network.chosen) if samples.data else None
     shape = network.shape or (found.shape if found else None)
     if work.dry_run:
         check_place(work)
@@ -65,7 +65,7 @@ def scan(
         network.weights,
         checkpoints,
         network.batchnorm,
-        network.named_axes,
+        network.named_axes or (found.axes if found else ()),
         network.holding,
     )
     done = scan_of(families, shape or usual_shape(model, network.chosen), sampling, data=found, run=run)

@@ -15,6 +15,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from biascope.data.root import TABLES, data_root
+
 if TYPE_CHECKING:
     from biascope.data.dataset import Dataset
     from biascope.data.official import OfficialSet
@@ -31,19 +33,6 @@ def names() -> tuple[str, ...]:
 def _defines_a_set(path: Path) -> bool:
     """Whether a file defines a published set; read, not imported."""
     return "\nSET = " in path.read_text(encoding="utf-8")
-
-
-def data_root(root: Path | str | None = None) -> Path:
-    """The folder of data sets: the one given, else the environment's ``BIASCOPE_DATA``, else ``~/.cache/biascope``.
-
-    Example:
-        >>> str(data_root("sets"))
-        'sets'
-    """
-    found = Path(root or os.environ.get("BIASCOPE_DATA") or "~/.cache/biascope").expanduser()
-    if found.is_file():
-        raise ValueError(f"The folder of data sets must be a folder, but {found} is a file. Pass --data-root FOLDER.")
-    return found
 
 
 def is_published(text: str) -> bool:
@@ -77,38 +66,69 @@ def published_set(name: str) -> OfficialSet:
 
 
 def load(
-    name_or_path: str | Path, *, root: Path | str | None = None, size: int | tuple[int, int] | None = None
+    name_or_path: str | Path,
+    *,
+    root: Path | str | None = None,
+    size: int | tuple[int, int] | None = None,
+    label: str | None = None,
+    tokenizer: Path | str | None = None,
+    length: int | None = None,
 ) -> Dataset:
     """A data set by name or by path, read from disk.
 
     Args:
         name_or_path: One of `names()`; NAME for ``NAME.npz`` or the image folder ``NAME`` in the root; or the path of
-            an ``.npz`` file, of an image folder, or of a folder of files in the format of a published set.
+            an ``.npz`` file, of a table (``.csv``, ``.tsv``, ``.parquet``, ``.arrow``), of a folder of ``.npy`` files or of tables
+            ``train.*`` and ``test.*``, of an image folder, or of a folder of files in the format of a published
+            set.
         root: The folder of data sets; see `data_root`.
         size: Side, or height and width, that the images of an image folder are resized to. Needed only where they
             differ in size, and allowed only for image folders.
+        label: Column of the labels in a table, and allowed only there; by default, one called "label", else the last.
+        tokenizer: A ``tokenizer.json`` or a folder that has one: the data are texts, as :func:`biascope.data.text.texts_of` takes them.
+        length: Token ids of each text, 64 by default.
 
     Returns:
-        The data set, its images as uint8 (n, C, h, w).
+        The data set: images as uint8 (n, C, h, w), other numbers as float32 or float64 (n, …), token ids as int64 (n, …).
 
     Raises:
         ValueError: If there is no such set, it is not on disk, or a file of it is damaged; the message says what to do.
     """
     folder = data_root(root)
     text = str(name_or_path)
+    if tokenizer is not None:
+        from biascope.data.text import texts_of
+        from biascope.data.token_ids import tokenised
+
+        _refuse(text, size)
+        texts, told = texts_of(name_or_path, root=root, label=label)
+        return tokenised(texts, tokenizer, length, told)
+    if length is not None:
+        raise ValueError(
+            f"length must be left out where there is no tokenizer, got {length}. Pass --tokenizer FOLDER for texts."
+        )
     if is_published(text):
-        _refuse_size(size, text)
+        _refuse(text, size, label)
         return published_set(text).load(folder)
     # A name means the root first, so that a folder that happens to lie in the working directory changes nothing.
     in_root = [] if _is_path(text) else [folder / f"{text}.npz", folder / text]
     for path in [*in_root, Path(text).expanduser()]:
         if path.is_file() and path.suffix == ".npz":
-            _refuse_size(size, str(path))
+            _refuse(str(path), size, label)
             from biascope.data.npz import read_npz
 
             return read_npz(path)
+        if path.is_file() and path.suffix in TABLES:
+            _refuse(str(path), size)
+            from biascope.data.table import read_tables
+
+            return read_tables(path.stem, {"train": [path]}, label)
+        if path.is_file() and path.suffix == ".txt":
+            raise ValueError(
+                f"{path} holds texts, which need a tokenizer. Pass --tokenizer FOLDER, with a tokenizer.json in it."
+            )
         if path.is_dir():
-            return _from_folder(path, size)
+            return _from_folder(path, size, label)
     raise ValueError(_unknown(text, folder))
 
 
@@ -117,26 +137,38 @@ def own_sets(root: Path) -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in root.glob("*.npz")))
 
 
-def _from_folder(path: Path, size: int | tuple[int, int] | None) -> Dataset:
-    """A folder by what lies in it: idx files, the files of a published set, or images."""
+def _from_folder(path: Path, size: int | tuple[int, int] | None, label: str | None) -> Dataset:
+    """A folder by what lies in it: tables, .npy files, idx files, the files of a published set, or images."""
     from biascope.data.idx import holds_idx, read_idx_set
     from biascope.data.image_folder import read_image_folder
+    from biascope.data.npz import holds_npy, read_npy_folder
+    from biascope.data.table import read_tables, tables_in
 
+    if splits := tables_in(path):
+        _refuse(str(path), size)
+        return read_tables(path.resolve().name, splits, label)
+    _refuse(str(path), None, label)
+    if holds_npy(path):
+        _refuse(str(path), size)
+        return read_npy_folder(path)
     if holds_idx(path):
-        _refuse_size(size, str(path))
+        _refuse(str(path), size)
         return read_idx_set(path)  # MNIST and its relatives share their file names, so this tells no set
     for published in map(published_set, names()):
         if (layout := published.layout_of(path)) is not None:
-            _refuse_size(size, str(path))
+            _refuse(str(path), size)
             return published.read(path, layout)
     return read_image_folder(path, size=size)
 
 
 def _is_path(text: str) -> bool:
-    return text.endswith(".npz") or text.startswith(("~", ".")) or os.sep in text or "/" in text
+    return text.endswith((".npz", ".txt", *TABLES)) or text.startswith(("~", ".")) or os.sep in text or "/" in text
 
 
-def _refuse_size(size: object, what: str) -> None:
+def _refuse(what: str, size: object, label: str | None = None) -> None:
+    """Refuse settings that say nothing about such data."""
+    if label is not None:
+        raise ValueError(f"label must be left out for {what}, which is no table with named columns. Leave --label out.")
     if size is not None:
         raise ValueError(
             f"size must be left out for {what}, whose images have one size. Use padded(side) to enlarge them."
@@ -145,9 +177,9 @@ def _refuse_size(size: object, what: str) -> None:
 
 def _unknown(text: str, root: Path) -> str:
     if _is_path(text):
-        return f"The data set {text} must be an existing .npz file or image folder, but is neither. Check the path."
+        return f"The data set {text} must be an existing .npz file, table or folder, but is none. Check the path."
     known = (*names(), *own_sets(root))
-    expected = f"data set must be one of {', '.join(map(repr, known))}, or the path of an .npz file or image folder"
+    expected = f"data set must be one of {', '.join(map(repr, known))}, or the path of an .npz file, table or folder"
     remedy = _nearest(text, known) or f"Pass one of these, or put {text}.npz into {root}."
     return f"{expected}, got {text!r}. {remedy}"
 

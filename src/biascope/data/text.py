@@ -5,14 +5,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from biascope.data import data_root
 from biascope.data.dataset import Labels
 from biascope.data.official import content_of, damaged, file_in
+from biascope.data.root import TABLES, data_root
+from biascope.data.table import classes_in, label_column, read_table, tables_in
 
 SPLITS = ("train", "validation", "test")
 _HEADER = "label\ttext"
@@ -75,7 +77,11 @@ def text_set(name_or_folder: str | Path, *, root: Path | str | None = None) -> T
         there = sorted({each.name.split("_train.tsv")[0] for each in place.glob("*_train.tsv*")})
         listed = f" There are: {', '.join(there)}." if there and not is_folder else ""
         raise ValueError(f"{place / stems['train']}.tsv.gz must hold texts, but is not there.{listed} Check the name.")
-    rows = {split: _rows(file) for split, file in files.items()}
+    return _set_of(path.name, {split: _rows(file) for split, file in files.items()})
+
+
+def _set_of(name: str, rows: Mapping[str, Sequence[tuple[str, str]]]) -> TextSet:
+    """The set of labels and texts."""
     labels = {label for pairs in rows.values() for label, _ in pairs}
     whole = all(label.removeprefix("-").isdecimal() for label in labels)
     classes = tuple(sorted(labels, key=int) if whole else sorted(labels))
@@ -84,22 +90,103 @@ def text_set(name_or_folder: str | Path, *, root: Path | str | None = None) -> T
         split: (tuple(text for _, text in pairs), np.array([number[label] for label, _ in pairs], np.int64))
         for split, pairs in rows.items()
     }
-    return TextSet(path.name, splits, classes)
+    return TextSet(name, splits, classes)
 
 
-def _rows(path: Path) -> list[tuple[str, str]]:
-    """Labels and texts of one file."""
-    try:
-        lines = (
-            content_of(path).decode("utf-8").removesuffix("\n").split("\n")
-        )  # not splitlines: texts may hold its separators
-    except UnicodeDecodeError as error:
-        raise damaged(path, "be text in UTF-8", f"is not ({error.reason})") from error
-    if lines[0].rstrip("\r") != _HEADER or len(lines) < 2:
+def texts_of(
+    name_or_path: str | Path, *, root: Path | str | None = None, label: str | None = None
+) -> tuple[TextSet, str]:
+    r"""Texts as a user has them, and how they were read, in words.
+
+    They are a set that :func:`text_set` reads; a file of lines, each a label, a tab and a text; a folder of files ``CLASS.txt``, or
+    ``train/CLASS.txt`` and ``test/CLASS.txt``, with a text in each line; or a table with a column of texts.
+
+    Args:
+        name_or_path: Name, file or folder.
+        root: Folder of data sets.
+        label: Column of the labels in a table.
+
+    Raises:
+        ValueError: If there are no such texts, or a file of them is damaged.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "moods.txt"
+        >>> _ = path.write_text("sad\ta dull film\nglad\ta fine film\n")
+        >>> texts_of(path)[0].splits["train"]
+        (('a dull film', 'a fine film'), array([1, 0]))
+    """
+    path = Path(name_or_path).expanduser()
+    lines = {"train": [path]} if path.is_file() and path.suffix not in TABLES - {".tsv"} else {}
+    tables = {"train": [path]} if path.is_file() and not lines else {}
+    if path.is_dir() and not file_in(path, "train.tsv"):
+        tables = tables_in(path)
+        if files := {} if tables else _files_of_classes(path):
+            _refuse_label(path, label)
+            return _set_of(path.resolve().name, {split: _rows_of_classes(each) for split, each in files.items()}), ""
+    if tables:
+        return _texts_of_tables(path.stem if path.is_file() else path.resolve().name, tables, label)
+    _refuse_label(path, label)
+    if lines:
+        return _set_of(path.name.partition(".")[0], {"train": _rows(path, header=False)}), ""
+    return text_set(name_or_path, root=root), ""
+
+
+def _refuse_label(path: Path, label: str | None) -> None:
+    if label is not None:
+        raise ValueError(f"label must be left out for {path}, which is no table with named columns. Leave --label out.")
+
+
+def _files_of_classes(folder: Path) -> dict[str, list[Path]]:
+    """The files CLASS.txt of each split."""
+    places = {split: folder / split for split in SPLITS if (folder / split).is_dir()} or {"train": folder}
+    found = {split: sorted(place.glob("*.txt")) for split, place in places.items()}
+    return {split: paths for split, paths in found.items() if paths}
+
+
+def _rows_of_classes(files: Sequence[Path]) -> list[tuple[str, str]]:
+    return [(path.stem, line) for path in files for line in _lines(path) if line.strip()]
+
+
+def _texts_of_tables(name: str, files: Mapping[str, Sequence[Path]], label: str | None) -> tuple[TextSet, str]:
+    """The texts of a column of tables."""
+    tables = {split: [read_table(path) for path in paths] for split, paths in files.items()}
+    every = [table for parts in tables.values() for table in parts]
+    chosen, why = label_column(every[0], label)
+    classes, numbers = classes_in(every, chosen)
+    words = [column for column, each in every[0].columns.items() if isinstance(each, tuple) and column != chosen]
+    text = "text" if "text" in words else words[0] if len(words) == 1 else ""
+    if not all(isinstance(table.columns.get(text), tuple) for table in every):
+        there = f"has {', '.join(words)}" if words else "has none"
+        raise ValueError(
+            f'{every[0].where} must have one column of texts, or one called "text", but {there}. Rename one to text.'
+        )
+    splits = {}
+    for split, parts in tables.items():
+        own = tuple(str(each) for table in parts for each in table.columns[text])
+        splits[split] = own, np.concatenate([numbers[table.where] for table in parts])
+    others = [column for column in every[0].columns if column not in (text, chosen)]
+    left = f"; without {', '.join(others)}" if others else ""
+    return TextSet(name, splits, classes), f"label {chosen!r}{why}; texts of {text!r}{left}"
+
+
+def _rows(path: Path, header: bool = True) -> list[tuple[str, str]]:
+    """Labels and texts of one file; its header may be left out where that is allowed."""
+    lines = _lines(path)
+    first = 1 if header or lines[0] == _HEADER else 0
+    if first and (lines[0] != _HEADER or len(lines) < 2):
         raise damaged(path, "have the header label, tab, text and lines below it", f"begins with {lines[0][:40]!r}")
-    rows = [tuple(line.rstrip("\r").split("\t", 1)) for line in lines[1:]]
-    if wrong := next((place for place, row in enumerate(rows, 2) if len(row) != 2 or not row[0]), None):
+    rows = [tuple(line.split("\t", 1)) for line in lines[first:]]
+    if wrong := next((place for place, row in enumerate(rows, first + 1) if len(row) != 2 or not row[0]), None):
         raise damaged(
             path, "have a label, a tab and a text in each line", f"has {lines[wrong - 1][:40]!r} in line {wrong}"
         )
     return [(row[0], row[1]) for row in rows]
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a file; not by splitlines, whose other separators may stand in a text."""
+    try:
+        return [line.rstrip("\r") for line in content_of(path).decode("utf-8-sig").removesuffix("\n").split("\n")]
+    except UnicodeDecodeError as error:
+        raise damaged(path, "be text in UTF-8", f"is not ({error.reason})") from error

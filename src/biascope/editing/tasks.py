@@ -103,7 +103,7 @@ def _splits(name: str | Path, kind: str, root: Path | str | None) -> dict[str, t
     """Raw inputs and labels by split."""
     if kind == "text":
         return dict(text_set(name, root=root).splits)
-    whole = data.load(name, root=root)
+    whole = data.load(name, root=root).images()
     if without := [split for split, (_, labels) in whole.splits.items() if labels is None]:
         raise ValueError(f"The {without[0]} samples of {whole.name!r} must have labels, but have none. Add labels.")
     return {split: (images, np.asarray(labels)) for split, (images, labels) in whole.splits.items()}

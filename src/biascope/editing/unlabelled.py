@@ -57,7 +57,7 @@ def unlabelled_images(
         >>> found.name, found.sizes, round(float(found.splits[SPLIT][0].mean()), 4)
         ('grey (train)', {'samples': 3}, 0.2)
     """
-    whole = data.load(name, root=root)
+    whole = data.load(name, root=root).images()
     chosen = _split(tuple(whole.splits), str(name), split)
     images, labels = _taken(whole, chosen, points, shape, seed)
     if pixels == "own":
@@ -79,7 +79,7 @@ def prepared_samples(
     seed: int = 0,
 ) -> Arrays:
     """Images or texts of a set as inputs of an encoder, in the split ``"samples"``; arguments and labels as above."""
-    whole: Any = text_set(name, root=root) if encoder.kind == "text" else data.load(name, root=root)
+    whole: Any = text_set(name, root=root) if encoder.kind == "text" else data.load(name, root=root).images()
     chosen = _split(tuple(whole.splits), str(name), split)
     inputs, labels = whole.splits[chosen]
     order = np.random.default_rng(seed_of(seed, "samples", chosen)).permutation(len(inputs))[:points]

@@ -274,7 +274,7 @@ class Family(ABC):
             ValueError: If the forward pass fails, or members differ in more.
         """
         outputs = self.first_outputs(x, must=must, remedy=remedy)
-        self.check_forward(x.float())
+        self.check_forward(x.float() if x.is_floating_point() else x)
         return outputs
 
     def check_forward(self, x: Any, run: Run | None = None) -> None:

@@ -112,6 +112,23 @@ class Asked:
 
 
 @dataclass(frozen=True)
+class Pixels:
+    """How pixels from 0 to 1 are scaled for a model: each channel minus a mean, over a spread.
+
+    Attributes:
+        source: The model, as a user names it.
+        mean: Of each channel.
+        spread: Standard deviation of each channel.
+        usual: Whether images with other channels get a scale of their own; they are refused otherwise.
+    """
+
+    source: str
+    mean: tuple[float, ...]
+    spread: tuple[float, ...]
+    usual: bool = False
+
+
+@dataclass(frozen=True)
 class NamedModel:
     """A model of a library.
 

@@ -32,7 +32,7 @@ from biascope.families.embedded import on_embeddings
 from biascope.families.family import Family
 from biascope.families.held import Holding
 from biascope.families.libraries.packages import define_operators_of_torchvision
-from biascope.families.named_model import Asked, NamedModel, label_of
+from biascope.families.named_model import Asked, NamedModel, Pixels, label_of
 from biascope.families.names import Fitted, fitted, held, matched, require_whole
 from biascope.families.tape import Builder
 from biascope.results.axes import Axis
@@ -205,6 +205,16 @@ def _usual_axes(source: str) -> tuple[Axis, ...]:
 def _library_model(source: str, shape: tuple[int, ...] | None, settings: Mapping[str, Any] | None) -> NamedModel | None:
     """The model of a library, ``None`` for any other."""
     return libraries.named(source, Asked.of(shape, settings)) if libraries.kind_of(source) else None
+
+
+def pixels_of(source: str, settings: Mapping[str, Any] | None = None) -> Pixels | None:
+    """How the library of a model scales pixels for it, for :func:`biascope.samples_of`; ``None`` where none says so.
+
+    Args:
+        source: A model as :func:`family_of` takes it.
+        settings: Its settings.
+    """
+    return libraries.pixels_of(source, Asked.of(None, settings)) if libraries.kind_of(source) else None
 
 
 def _function_of(source: str) -> tuple[str, Callable[..., nn.Module]]:

@@ -370,6 +370,10 @@ def _checked(family: Family, data: Arrays, positive: tuple[int, ...] | None, sha
         splits = dict(dataclasses.replace(data, splits=splits).two_classes(positive).splits)
     classes = 1 + int(max(y.max() for _, y in splits.values()))
     x = data.batch("train", torch.zeros(1, dtype=torch.long))[0]
+    if not x.is_floating_point():
+        raise ValueError(
+            f"feature_elimination removes features of inputs, and {data.name} holds token ids, which have none. Pass embeddings."
+        )
     outputs = family.template.to(x.device, x.dtype)(x).flatten(1).shape[1]
     if outputs < classes and (outputs, classes) != (1, 2):
         raise ValueError(

@@ -37,6 +37,7 @@ _WORDS = {
     "data.name": "samples",
     "data.samples": "samples by split",
     "data.shape": "shape of a sample",
+    "data.preparation": "preparation of the samples",
     "settings.seed": "seed",
     "seconds": "seconds",
 }

@@ -212,6 +212,7 @@ class Measurement(Generic[P, R]):
             record["basis"] = {"name": basis.name, "directions": len(basis), "shape": list(basis.shape)}
         if data is not None:
             record["data"] = {"name": data.name, "samples": data.sizes, "shape": list(data.shape)}
+            record["data"] |= {"preparation": prepared} if (prepared := getattr(data, "prepared", "")) else {}
             classes = getattr(data, "classes", ())
             if 0 < len(classes) <= _NAMED and not all(name.isdecimal() for name in classes):
                 record["data"]["classes"] = list(classes)
@@ -298,6 +299,11 @@ def check_samples(family: Any, data: Any) -> None:
         return
     import torch
 
+    for split in data.sizes if getattr(data, "holds_ids", False) else ():
+        ids = data.splits[split][0].flatten(1).amax(1)
+        x = data.batch(split, ids.argmax()[None])[0]
+        must = f"accept the token ids of the {split} samples, the largest of which is {int(ids.max()):,}"
+        family.tried(x.cpu(), must, "Pass ids below the size of its vocabulary, in the shape it was made for.")
     x = data.batch(next(iter(data.sizes)), torch.zeros(1, dtype=torch.long))[0]
     must = f"accept samples of shape {'×'.join(map(str, data.shape))}"
     family.tried(x.cpu(), must, "Pass samples of the shape it was made for.")

@@ -11,24 +11,38 @@ import numpy as np
 import torch
 
 from biascope import data
+from biascope.families.named_model import Pixels
 from biascope.tasks.patches import Patches
+from biascope.tasks.scale import scale_of
 
 Scale = tuple[np.ndarray, np.ndarray]  # mean and spread of each channel, (C, 1, 1)
 
 _KEYS = "patches, and perhaps names and statistics"
 
 
-def pixel_scale(name_or_path: str | Path, *, size: int, root: Path | None = None, seed: int = 0) -> Scale:
+def pixel_scale(
+    name_or_path: str | Path,
+    *,
+    size: int,
+    standardise: str | Pixels = "own",
+    root: Path | None = None,
+    seed: int = 0,
+) -> Scale:
     """Mean and standard deviation of each channel by which :func:`biascope.tasks.samples.samples_of` standardises images.
 
     Args:
         name_or_path: The data set.
         size: Training samples that are taken of it.
+        standardise: As there.
         root: Folder of data sets.
         seed: Random seed for the choice of samples.
     """
-    whole = data.load(name_or_path, root=root)
-    images = whole.subset({"train": min(size, len(whole.splits["train"][0]))}, seed=seed).splits["train"][0] / 255.0
+    whole = data.load(name_or_path, root=root).images()
+    part = whole.subset({"train": min(size, len(whole.splits["train"][0]))}, seed=seed)
+    if standardise != "own":
+        found, ones = scale_of(part, standardise), np.ones((part.shape[0], 1, 1))
+        return np.reshape(found.mean, (-1, 1, 1)) * ones, np.reshape(found.spread, (-1, 1, 1)) * ones
+    images = part.splits["train"][0] / 255.0
     mean, spread = images.mean((0, 2, 3)), images.std((0, 2, 3))
     return mean[:, None, None], np.maximum(spread, 1e-6)[:, None, None]
 

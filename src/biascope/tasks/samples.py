@@ -1,4 +1,4 @@
-"""Real samples as a user names them, standardised as in the papers."""
+"""Real samples as a user names them, on a scale that is told."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import numpy as np
 import torch
 
 from biascope import data
+from biascope.families.named_model import Pixels
 from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.progress import phase
+from biascope.tasks.scale import HOW, numbers_of, scale_of
 from biascope.tasks.signals import Signal
 from biascope.tasks.task import Arrays
 
@@ -22,20 +24,29 @@ def samples_of(
     side: int | None = None,
     root: Path | None = None,
     labelled: bool = True,
+    standardise: str | Pixels = "own",
+    label: str | None = None,
+    tokenizer: Path | str | None = None,
+    length: int | None = None,
     seed: int = 0,
 ) -> Arrays:
-    """Samples of a data set, each channel standardised to mean 0 and variance 1 over the training samples taken.
+    """Samples of a data set: images and other numbers standardised over the training samples taken, token ids as they are.
 
     Args:
-        name_or_path: A published set, an ``.npz`` file or an image folder, as :func:`biascope.data.load` takes them.
+        name_or_path: A data set or a file, as :func:`biascope.data.load` takes them.
         sizes: Training and test samples to take, or training samples alone; if a set has fewer, all of them.
         side: Height and width to pad images to, for networks that need a certain size.
         root: Folder of data sets.
         labelled: Whether labels are needed; if not, samples without any are all labelled 0.
+        standardise: ``"own"`` standardises each channel or feature to mean 0 and variance 1. ``"none"`` leaves numbers as they are,
+            and pixels between 0 and 1. :func:`biascope.families.source.pixels_of` has the scale of images that a model was made for.
+        label: Column of the labels in a table; by default, one called "label", else the last.
+        tokenizer: A ``tokenizer.json`` or a folder that has one, for texts.
+        length: Token ids of each text, 64 by default.
         seed: Random seed for the choice of samples.
 
     Returns:
-        Float images and labels, in the splits that the set has.
+        Samples and labels, in the splits that the set has, and in words what was done to the numbers.
 
     Raises:
         ValueError: If there is no such set, it lacks labels that are needed, or its training samples are all equal.
@@ -45,13 +56,18 @@ def samples_of(
         >>> folder = Path(tempfile.mkdtemp())
         >>> images = np.random.default_rng(0).integers(0, 255, (6, 1, 4, 4)).astype(np.uint8)
         >>> np.savez(folder / "six.npz", x_train=images, y_train=np.arange(6) % 2)
-        >>> samples_of("six", sizes=(4,), root=folder).name
-        'six, 4 train samples'
+        >>> found = samples_of("six", sizes=(4,), root=folder)
+        >>> found.name, found.prepared
+        ('six, 4 train samples', 'pixels divided by 255, then each channel standardised over the training samples')
     """
     if not sizes or any(size < 1 for size in sizes):
         raise ValueError(f"sizes must be one or two positive numbers of samples, got {sizes}. Pass sizes=(2000, 1000).")
+    if not isinstance(standardise, Pixels) and standardise not in HOW:
+        raise ValueError(
+            f"standardise must be one of {', '.join(HOW)}, got {standardise!r}. Pass standardise={HOW[0]!r}."
+        )
     with phase(f"reading {name_or_path}"):
-        whole = data.load(name_or_path, root=root)
+        whole = data.load(name_or_path, root=root, label=label, tokenizer=tokenizer, length=length)
     wanted = dict(zip(("train", "test"), sizes, strict=False))
     there: dict[str, int] = {}
     for split, count in wanted.items():
@@ -65,21 +81,28 @@ def samples_of(
         )
     part = whole.subset(there, seed=seed)
     part = part if side is None else part.padded(side)
-    images = {split: part.splits[split][0].astype(np.float32) / 255 for split in there}
-    if len(images["train"]) > 1 and bool((images["train"] == images["train"][:1]).all()):
+    train = part.splits["train"][0]
+    if len(train) > 1 and bool((train == train[:1]).all()):
         raise ValueError(
             f"The training samples of {whole.name!r} must differ from one another, but the {there['train']:,} that were taken are "
             "all equal. Pass another data set, or more --samples."
         )
-    mean = images["train"].mean((0, 2, 3), keepdims=True)
-    spread = np.maximum(images["train"].std((0, 2, 3), keepdims=True), 1e-6)
+    scale = None if part.holds_ids else scale_of(part, standardise)
     splits = {}
     for split in there:
-        labels = part.splits[split][1]
-        labels = np.zeros(len(images[split]), np.int64) if labels is None else np.asarray(labels)
-        splits[split] = torch.from_numpy((images[split] - mean) / spread), torch.from_numpy(labels)
+        inputs, labels = part.splits[split]
+        labels = np.zeros(len(inputs), np.int64) if labels is None else np.asarray(labels)
+        served = inputs if scale is None else scale.applied(numbers_of(part, split))
+        splits[split] = torch.from_numpy(served), torch.from_numpy(labels)
     counts = " and ".join(f"{count:,} {split}" for split, count in there.items())
-    return Arrays(splits, name=f"{whole.name}, {counts} samples", classes=whole.classes)
+    return Arrays(
+        splits,
+        torch.float32 if scale else torch.int64,
+        f"{whole.name}, {counts} samples",
+        whole.classes,
+        whole.axes,
+        "; ".join(filter(None, [whole.told, scale.words if scale else "token ids as they are"])),
+    )
 
 
 @under_torch_defaults
@@ -109,7 +132,7 @@ def grey_signals(
     """
     if num < 1:
         raise ValueError(f"num must be at least 1 to have a signal, got {num}. Pass num=100.")
-    whole = data.load(name_or_path, root=root)
+    whole = data.load(name_or_path, root=root).images()
     split = next(iter(whole.splits))
     images = whole.subset({split: min(num, len(whole.splits[split][0]))}, seed=seed).splits[split][0]
     values = torch.from_numpy(images.mean(1) / 255)  # (n, h, w)

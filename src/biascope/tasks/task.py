@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from biascope.results.axes import Axis
 from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.identity import DERIVED
 from biascope.runs.randomness import generator_for
@@ -110,6 +111,8 @@ class Arrays(Task):
         dtype: Type of the inputs served.
         name: Name for results.
         classes: The name of each label, where they are known.
+        axes: What the axes of an input are, where they are known.
+        prepared: What was done to the samples, in words.
 
     Example:
         >>> task = Arrays({"train": (torch.eye(3), torch.tensor([0, 1, 0]))})
@@ -121,6 +124,8 @@ class Arrays(Task):
     dtype: torch.dtype = torch.float32
     name: str = field(default="given data", metadata=DERIVED)
     classes: tuple[str, ...] = field(default=(), metadata=DERIVED)
+    axes: tuple[Axis, ...] = field(default=(), metadata=DERIVED)
+    prepared: str = field(default="", metadata=DERIVED)
 
     def __post_init__(self) -> None:
         for name, (x, y) in self.splits.items():
@@ -165,7 +170,8 @@ class Arrays(Task):
         """The same data on the device of a run, served in its precision."""
         device = run.torch_device
         splits = {name: (x.to(device), y.to(device)) for name, (x, y) in self.splits.items()}
-        return Arrays(splits, master_dtype(run), self.name, self.classes)
+        dtype = master_dtype(run) if self.dtype.is_floating_point else self.dtype
+        return Arrays(splits, dtype, self.name, self.classes, self.axes, self.prepared)
 
     def two_classes(self, positive: Sequence[int] | None = None) -> Arrays:
         """The same samples with labels 1 for the positive classes and 0 for the rest; of two classes, 1 for the larger.
@@ -186,7 +192,7 @@ class Arrays(Task):
                 "all, as positive=(5, 6)."
             )
         splits = {split: (x, (labels[split] == classes[1]).long()) for split, (x, _) in self.splits.items()}
-        return Arrays(splits, self.dtype, self.name)
+        return Arrays(splits, self.dtype, self.name, (), self.axes, self.prepared)
 
     def whole(self, split: str) -> tuple[Tensor, Tensor]:
         """All samples of a split at once."""

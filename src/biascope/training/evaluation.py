@@ -65,7 +65,8 @@ def evaluation(
 
     def judged(params: Params, buffers: Params, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         with half_precision(run):
-            outputs = networks.apply(params, buffers, x).to(x.dtype)
+            outputs = networks.apply(params, buffers, x)
+            outputs = outputs.to(x.dtype) if x.is_floating_point() else outputs
         hits = correct(outputs, y).sum()
         # A network that says NaN is neither right nor wrong: an accuracy would be the share of one class.
         return torch.where(outputs.isnan().any(), torch.nan, hits.double()), loss_of(loss, outputs, y)

@@ -1,19 +1,25 @@
 """Models by the names of libraries: shape, law of weights and readout come from the library; what cannot be is one sentence."""
 
 import dataclasses
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from asking import said
 from torch import nn
+from typer.testing import CliRunner
 
 import biascope
+from biascope.cli import app
 from biascope.derivatives.gradients import input_gradient
 from biascope.families import libraries
-from biascope.families.source import family_of, usual_shape
+from biascope.families.named_model import Pixels
+from biascope.families.source import family_of, pixels_of, usual_shape
 from biascope.kernels.selftest import selftest
 
 CPU = biascope.Run(device="cpu", progress=False)
@@ -37,6 +43,21 @@ def test_a_missing_library_is_named_with_what_installs_it(monkeypatch: pytest.Mo
     assert "pip install 'biascope[hub]'" in refused("timm:resnet18")
 
 
+def test_the_scale_of_pixels_is_what_a_library_states(tmp_path: Path) -> None:
+    assert pixels_of("lenet") is None
+    assert pixels_of("hf-config:bert") is None
+    assert pixels_of(f"hf:{tmp_path}") is None
+    file = tmp_path / "preprocessor_config.json"
+    file.write_text(json.dumps({"image_mean": [0.5, 0.5, 0.5], "image_std": [0.2, 0.3, 0.4]}))
+    assert pixels_of(f"hf:{tmp_path}") == Pixels(f"hf:{tmp_path}", (0.5, 0.5, 0.5), (0.2, 0.3, 0.4))
+    file.write_text(json.dumps({"image_mean": [0.5], "image_std": [0.2], "do_normalize": False}))
+    assert pixels_of(f"hf:{tmp_path}") is None
+    for text in ("[", "[]", '{"image_mean": ["a"]}'):
+        file.write_text(text)
+        with pytest.raises(ValueError, match=r"preprocessor_config.json must be JSON with numbers"):
+            pixels_of(f"hf:{tmp_path}")
+
+
 class TestTimm:
     @pytest.fixture(autouse=True)
     def _installed(self) -> None:
@@ -56,6 +77,21 @@ class TestTimm:
         leaf = x.clone().requires_grad_()
         module(leaf)[:, 0].sum().backward()
         assert torch.allclose(mine, leaf.grad.flatten(1), rtol=1e-4, atol=1e-6)  # type: ignore[union-attr]
+
+    def test_images_are_scaled_as_its_configuration_says(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        images = torch.randint(256, (12, 3, 32, 32), generator=torch.Generator().manual_seed(0)).byte().numpy()
+        np.savez("mine.npz", x=images, y=np.arange(12) % 2)
+        words = ["kernel", "timm:resnet10t", "--data", "mine.npz", "--leading", "2", "--parameters", "fc.*"]
+        words += ["--out", "run", "--device", "cpu"]
+        stated = "each channel minus 0.485, 0.456, 0.406 over 0.229, 0.224, 0.225, as timm:resnet10t states"
+        assert stated in said(app, *words)
+        assert stated in said(app, *words, "--standardise", "model")
+        assert "each channel standardised over the training samples" in said(app, *words, "--standardise", "own")
+        np.savez("mine.npz", x=images[:, :1], y=np.arange(12) % 2)
+        assert "each channel standardised over the training samples" in said(app, *words)
+        done = CliRunner().invoke(app, [*words, "--standardise", "model"])
+        assert "must have the 3 channels for which timm:resnet10t scales pixels, got 1" in str(done.exception)
 
     def test_other_channels_and_classes(self) -> None:
         family = family_of("timm:resnet10t", shape=(1, 32, 32), settings={"num_classes": 3})

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from biascope.data.token_ids import loaded_tokenizer
+
 _LONGEST_WORD = 100  # characters, as in BERT; a longer one is unknown
 _CHINESE = (
     (0x4E00, 0x9FFF),
@@ -148,20 +150,7 @@ class TokenizerFile:
     """
 
     def __init__(self, path: Path, *, length: int = 64, pad: int = 0) -> None:
-        if not path.is_file():
-            raise ValueError(
-                f"{path} must describe the tokens, but is not there. Save the tokenizer of the model into its folder."
-            )
-        try:
-            from tokenizers import Tokenizer
-        except ImportError as error:
-            raise ValueError(
-                f"Reading {path.name} needs the package tokenizers, which is not installed. Run: pip install tokenizers."
-            ) from error
-        try:
-            self._tokenizer: Any = Tokenizer.from_file(str(path))
-        except Exception as error:  # the package raises plain Exception
-            raise ValueError(f"{path} must be a whole tokenizer.json, but is not ({error}). Save it again.") from error
+        self._tokenizer: Any = loaded_tokenizer(path)
         self._tokenizer.enable_truncation(length)
         self._tokenizer.enable_padding(length=length, pad_id=pad)
         self.length, self.pieces = length, int(self._tokenizer.get_vocab_size())

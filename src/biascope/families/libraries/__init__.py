@@ -10,7 +10,7 @@ import importlib
 from pathlib import Path
 from typing import cast
 
-from biascope.families.named_model import PLAIN, TEXT_SETTINGS, Asked, NamedModel
+from biascope.families.named_model import PLAIN, TEXT_SETTINGS, Asked, NamedModel, Pixels
 
 KINDS = tuple(
     sorted(
@@ -45,6 +45,19 @@ def named(source: str, asked: Asked) -> NamedModel:
     if asked.text != PLAIN and kind not in ("hf", "hf-config", "peft"):
         raise ValueError(f"{source} is no model of texts, so it has no {', '.join(TEXT_SETTINGS)}. Leave them out.")
     return cast(NamedModel, _file_of(kind).named(rest, asked))
+
+
+def pixels_of(source: str, asked: Asked) -> Pixels | None:
+    """How a library scales the pixels of one of its models; ``None`` where it does not say."""
+    kind = kind_of(source)
+    if kind == "hf":
+        mean, spread = _file_of(kind).stated_pixels(source.partition(":")[2])
+    elif kind in ("timm", "torchvision", "open_clip"):
+        model = named(source, asked)
+        mean, spread = model.mean, model.spread
+    else:
+        return None
+    return Pixels(source, tuple(map(float, mean)), tuple(map(float, spread))) if mean and spread else None
 
 
 def example_of(kind: str) -> str:

@@ -76,6 +76,26 @@ def named(rest: str, asked: Asked) -> NamedModel:
     return model_of(source, folder.resolve().name, functools.partial(_initial, kind, changed), asked, trained=False)
 
 
+def stated_pixels(rest: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and spread of each channel, as the file of a folder says them that prepares its images; empty where there is none.
+
+    Raises:
+        ValueError: If the file is damaged.
+    """
+    file = Path(rest).expanduser() / "preprocessor_config.json"
+    if not file.is_file():
+        return (), ()
+    try:
+        said = json.loads(file.read_text(encoding="utf-8"))
+        if not said.get("do_normalize", True):
+            return (), ()
+        return tuple(map(float, said.get("image_mean", ()))), tuple(map(float, said.get("image_std", ())))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{file} must be JSON with numbers as image_mean and image_std, but is not. Save it again."
+        ) from error
+
+
 def library(source: str) -> Any:
     """The library, of a version that is understood."""
     first = "transformers" not in sys.modules

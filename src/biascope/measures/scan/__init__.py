@@ -83,7 +83,7 @@ def scan(
             whose weights are measured as they are, or a Family.
         input: Shape of one input, ``(1, 32, 32)`` (the default) or ``"1x32x32"``; of several inputs, that of the measured one,
             which may be named: ``"x=16x4"``.
-        axes: What the axes of an input are, as in ``"time,feature"``; by default, as the network's layers have them.
+        axes: What the axes of an input are, as in ``"time,feature"``; by default, as the data or the network's layers have them.
         hold: What the other inputs are, by name: one sample's tensor without a batch axis, a flag, ``None``.
         settings: Settings of the builder.
         estimator: How to compute the published anisotropy directions, ``"difference"``, ``"exact"``, ``"mixed"`` …; ``None`` leaves
@@ -106,7 +106,8 @@ def scan(
     input = parse_shape(written) if isinstance(input, str) else input
     input = input or (None if data is None else data.shape)
     holding = Holding.of(hold, measured) if hold else None
-    families = families_of(model, input, settings, weights, checkpoints, batchnorm, named_axes(axes), holding)
+    told = named_axes(axes) or (() if data is None else data.axes)
+    families = families_of(model, input, settings, weights, checkpoints, batchnorm, told, holding)
     shape = input or (usual_shape(model, settings) if isinstance(model, str) else (1, 32, 32))
     sampling = Sampling(estimator, step, draws, readout, seed)
     return scan_of(families, shape, sampling, data=data, run=run or Run(), report=report)
