@@ -59,6 +59,7 @@ def kernel(
     work: SeededWork,
 ) -> None:
     """Measure the tangent kernel of a network on data: spectrum, eigenfunctions, and the share of the labels on them."""
+    from biascope.families.libraries import TEXTS, kind_of
     from biascope.results.registry import check_samples, find
     from biascope.results.report import write_folder_report
     from biascope.runs.files import folder_name
@@ -70,7 +71,8 @@ def kernel(
             f"--matrix must lie in an existing folder, but {matrix.parent} does not exist. Create it first."
         )
     arrays = samples.arrays(work.seed, model, network.chosen)
-    family = network.family(model, network.shape or arrays.shape)
+    usual = {"ids": True} if arrays.holds_ids and kind_of(model) in TEXTS else None
+    family = network.family(model, network.shape or arrays.shape, usual)
     folder = work.out or Path("biascope-runs") / folder_name(model, network.chosen, network.weights)
     if matrix is not None and matrix.exists():
         _require_matrix(matrix, folder)

@@ -37,12 +37,13 @@ def scan(
     With --data, the report also has the tangent kernel on these samples.
     """
     from biascope.families.source import usual_shape
-    from biascope.measures.scan import families_of, scan_of
+    from biascope.measures.scan import families_of, require_real, scan_of
     from biascope.measures.scan.cost import predicted
     from biascope.runs.files import folder_name
 
     sampling = dataclasses.replace(gradients, seed=work.seed)
     found = samples.arrays(work.seed, model, network.chosen) if samples.data else None
+    require_real(found)
     shape = network.shape or (found.shape if found else None)
     if work.dry_run:
         check_place(work)

@@ -2,12 +2,16 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from asking import refused, said
 from torch import Tensor
 
 pytest.importorskip("transformers")
 
+from biascope import load
+from biascope.cli import app
 from biascope.families.held import Holding
 from biascope.families.libraries.packages import imported
 from biascope.families.source import family_of
@@ -98,3 +102,34 @@ def test_readouts_of_texts_are_for_texts():
         family_of("hf-config:vit", settings={"position": "first"})
     with pytest.raises(ValueError, match="initial weights"):
         family_of("hf-config:gpt2", settings={"without": "mean"})
+
+
+def test_the_kernel_of_a_folder_on_token_ids(folder, tmp_path):
+    """Weights are differentiated, the table among them; inputs need no gradient."""
+    generator = np.random.default_rng(0)
+    ids, labels = generator.integers(0, 30, (20, 6)), np.arange(20) % 2
+    np.savez(tmp_path / "ids.npz", x_train=ids, y_train=labels)
+    words = ["kernel", f"hf:{folder}", "--set", "words=5,6", "--data", str(tmp_path / "ids.npz"), "--samples", "20"]
+    assert "logits of tokens 5 and 6" in said(app, *words, "--quiet", "--out", str(tmp_path / "kernel"))
+    result = load(tmp_path / "kernel" / "tangent_kernel")
+    network_on_ids = network(folder, (6,), words=(5, 6), ids=True).template
+    x = torch.as_tensor(ids)
+    rows = torch.stack(
+        [
+            torch.cat(
+                [
+                    part.flatten()
+                    for part in torch.func.grad(first_output(network_on_ids, one))(network_on_ids.params).values()
+                ]
+            )
+            for one in x.split(1)
+        ]
+    ).double()
+    eigenvalues = torch.linalg.eigvalsh(rows @ rows.T).flip(0)
+    ratio = torch.as_tensor(result.eigenvalues[0][:5]) / eigenvalues[:5]
+    assert torch.allclose(ratio, ratio[0].expand(5), rtol=1e-3)
+    refused(app, tmp_path, "token ids do not have", "scan", f"hf:{folder}", "--data", str(tmp_path / "ids.npz"))
+
+
+def first_output(network, one: Tensor):
+    return lambda params: network(one, params)[0, 0]

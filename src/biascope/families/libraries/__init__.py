@@ -21,6 +21,10 @@ KINDS = tuple(
 )
 
 
+#: Kinds of which models of texts take embeddings, or ids where a user asks for ``ids``.
+TEXTS = ("hf", "hf-config", "peft")
+
+
 def kind_of(source: str) -> str:
     """The kind of a model named by a library, ``""`` for any other.
 
@@ -42,7 +46,7 @@ def named(source: str, asked: Asked) -> NamedModel:
     rest = source if source.endswith(".pt2") and ":" not in source else source.partition(":")[2]
     if not rest:
         raise ValueError(f"A model must be named after {source}, got nothing. Type for example {example_of(kind)}.")
-    if asked.text != PLAIN and kind not in ("hf", "hf-config", "peft"):
+    if asked.text != PLAIN and kind not in TEXTS:
         raise ValueError(f"{source} is no model of texts, so it has no {', '.join(TEXT_SETTINGS)}. Leave them out.")
     return cast(NamedModel, _file_of(kind).named(rest, asked))
 

@@ -19,7 +19,7 @@ from biascope.runs.failures import FOREIGN, reason_of
 from biascope.runs.memory import free_memory
 
 EXAMPLE = "hf-config:bert"
-WIDTH, LAYERS, HEADS = 128, 2, 4
+WIDTH, LAYERS, HEADS, VOCABULARY = 128, 2, 4, 128
 
 
 def named(rest: str, asked: Asked) -> NamedModel:
@@ -62,6 +62,8 @@ def small(
     }
     how = dict(zip(_USUAL, (hidden_size, num_hidden_layers, num_attention_heads), strict=True))
     entries: dict[str, Any] = {}
+    if isinstance(getattr(config, "vocab_size", None), int):  # inputs are embeddings: the table of tokens is never read
+        entries["vocab_size"] = max(VOCABULARY, 1 + (getattr(config, "pad_token_id", None) or 0))
     width = getattr(config, "hidden_size", None)
     for key, value in config.to_dict().items():
         nested: Any = getattr(config, key, None)

@@ -104,6 +104,7 @@ def scan(
     """
     measured, _, written = input.rpartition("=") if isinstance(input, str) else ("", "", "")
     input = parse_shape(written) if isinstance(input, str) else input
+    require_real(data)
     input = input or (None if data is None else data.shape)
     holding = Holding.of(hold, measured) if hold else None
     told = named_axes(axes) or (() if data is None else data.axes)
@@ -139,6 +140,18 @@ def scan_of(
 
         page = write_folder_report(run.folder, at_hand=at_hand)
     return Scan(results, page, run.folder)
+
+
+def require_real(data: Arrays | None) -> None:
+    """Refuse samples that have no gradient.
+
+    Raises:
+        ValueError: If they are token ids.
+    """
+    if data is not None and data.holds_ids:
+        raise ValueError(
+            "A scan takes gradients by inputs, which token ids do not have. Leave the data out, and pass them to biascope kernel."
+        )
 
 
 def families_of(
