@@ -50,7 +50,7 @@ CASES: dict[str, tuple[list[str], list[str], set[str]]] = {
     "selftest": (
         ["net.py:build", "--input", "1x8x8"],
         ["--readout", "sum", "--seed", "1"],
-        {"subject", "parameters", "passed", "checks"},
+        {"subject", "parameters", "passed", "checks", "precision", "attention"},
     ),
     "report": (["saved"], ["--out", "other.html"], {"results", "report"}),
     "reproduce": (["--status", "nads2020"], ["--quiet"], {"summary", "statements", "rows"}),

@@ -43,7 +43,7 @@ with tempfile.TemporaryDirectory() as folder:
     run = reproduce("nads2020", "4", effort="smoke", run=Run(folder=folder, progress=False))
     smoke = run.standings()
 print(f"{run.record.seconds:.0f} s on {run.record.device}")
-picture = figure.draw(run.finding, False)
+picture = figure.show(run.finding, False)
 picture.set(facecolor="white", dpi=180)
 _ = plt.figure(picture)  # pyplot displays it
 

@@ -205,7 +205,6 @@ def test_what_cannot_be_done_is_one_sentence_and_nothing_is_written(folder: Path
     refused(
         folder, r"^An encoder must be one of efficientnet_lite0, .*, got resnet\. Check", "resnet", "--tasks", "one"
     )
-    bad(r"^weights_file must be left out for a folder", encoder="resnet")
     bad(r"^data set must be one of .*, got 'three'\.", tasks="one,three")
     bad(r"^--tasks and --what must name different .*, got a duplicate\. Pass", tasks="one,one.npz")
     bad(r"^--tasks and --what must .*, got none\.", tasks=",")

@@ -329,22 +329,27 @@ def vit_classifiers(layer: str = "head") -> tuple[list[str], Callable[[Path, str
     return ["base.safetensors", "a.safetensors", "b.safetensors", "--model", "vit", "--data", "c.npz"], classes
 
 
-def bert_classifiers() -> tuple[list[str], Callable[[Path, str], torch.Tensor]]:
-    """The same for Hugging Face's BertForSequenceClassification: its last layer sees the pooled first token."""
+def bert_classifiers(prefix: str = "bert.") -> tuple[list[str], Callable[[Path, str], torch.Tensor]]:
+    """The same for Hugging Face's BertForSequenceClassification: its last layer sees the pooled first token.
+
+    Args:
+        prefix: What the names of the base begin with; those of a ``BertModel`` with nothing.
+    """
     with forked_rng(0):
         module = bert(BERT)
 
     def pooled(every: dict[str, torch.Tensor]) -> torch.Tensor:
-        module.load_state_dict({key: every[f"bert.{key}"] for key in module.state_dict()})
+        every = {key.removeprefix("bert."): each for key, each in every.items()}
+        module.load_state_dict({key: every[key] for key in module.state_dict()})
         texts = [line.split("\t")[1] for line in Path("moods/test.tsv").read_text().splitlines()[1:]]
         ids = encoder_of("base").prepare(texts)
         first = module.encoder(module.embeddings(ids), hiding(ids != 0, torch.zeros(1)))[:, 0]
-        return (first @ every["bert.pooler.dense.weight"].T + every["bert.pooler.dense.bias"]).tanh()
+        return (first @ every["pooler.dense.weight"].T + every["pooler.dense.bias"]).tanh()
 
     shapes = {f"bert.{key}": each.shape for key, each in module.state_dict().items()}
     shapes |= {"bert.pooler.dense.weight": (12, 12), "bert.pooler.dense.bias": (12,)}
     state = {key: 0.5 * normal(*shape, seed=seed).float() for seed, (key, shape) in enumerate(shapes.items())}
-    write_bert("base", state)
+    write_bert("base", {prefix + key.removeprefix("bert."): each for key, each in state.items()})
     for seed, name in enumerate(("a", "b")):
         near = {key: each + 0.05 * normal(*each.shape, seed=9 + seed).float() for key, each in state.items()}
         weight = normal(3, 12, seed=seed).float()
@@ -361,7 +366,7 @@ def bert_classifiers() -> tuple[list[str], Callable[[Path, str], torch.Tensor]]:
     return ["base", "a", "b", "--data", "moods"], classes
 
 
-@pytest.mark.parametrize("classifiers", [vit_classifiers, bert_classifiers])
+@pytest.mark.parametrize("classifiers", [vit_classifiers, bert_classifiers, functools.partial(bert_classifiers, "")])
 @torch.no_grad()
 def test_models_on_an_encoder_are_read_through_their_own_last_layer(moods, undrawn, classifiers):
     """As the merged file itself predicts with the layer of each model on top."""
@@ -372,14 +377,16 @@ def test_models_on_an_encoder_are_read_through_their_own_last_layer(moods, undra
     assert "probe" not in json.dumps(found["sentence"])
     assert "own last layer" in found["sentence"]
     alpha = next(number["value"] for number in found["numbers"] if number["key"] == "coefficient")
-    keep = "classifier.*" if "--model" not in words else "head.*"
-    said("apply", *words[:3], "--weight", str(alpha), "--keep", keep, "--out", "merged.safetensors")
+    told = said("apply", *words[:3], "--weight", str(alpha), "--out", "merged.safetensors")
+    assert "Kept apart as a head and not merged: " in told
     assert printed["command"] in (
         "",
-        f"biascope merge apply {' '.join(words[:3])} --weight {alpha:g} --keep '{keep}' --out merged.safetensors",
+        f"biascope merge apply {' '.join(words[:3])} --weight {alpha:g} --out merged{'' if words[0] == 'base' else '.safetensors'}",
     )
     for row, file in zip(found["tables"]["models"], words[1:3], strict=True):
         own, merged, base = (classes(Path(each), row["model"]) for each in (file, "merged.safetensors", words[0]))
+        whole = classes(Path("merged-heads", f"{row['model']}.safetensors"), row["model"])
+        assert torch.equal(whole, merged)
         assert row["predicted_loss"]["value"] == pytest.approx((own != merged).double().mean())
         assert row["distance_from_base"]["value"] == pytest.approx((own != base).double().mean())
     assert max(row["distance_from_base"]["value"] for row in found["tables"]["models"]) > 0.1

@@ -113,11 +113,15 @@ def test_names_of_the_base_and_weights_that_are_saved_whole(tmp_path):
         tmp_path, "new", factors(0), {"base_model.model.score.modules_to_save.default.weight": torch.ones(2, 12)}
     )
     base = saved(tmp_path, "base", start)
-    assert "1 extra (score.weight)" in differences(base, [new]).sentence()
+    assert "Kept apart as a head and not merged: score of new." in differences(base, [new]).sentence()
     assert "new holds score.weight whole" in differences(a, [new]).sentence()
-    with pytest.raises(ValueError, match=r"new must fit base\.safetensors: 1 extra \(score\.weight\)"):
-        merge(base, [(new, 1.0)], tmp_path / "out.safetensors")
-    merge(base, [(new, 1.0)], tmp_path / "out.safetensors", keep=["score.*"])
+    merge(base, [(new, 1.0)], tmp_path / "out.safetensors")
+    whole, sums = (weights.load(tmp_path / name) for name in ("out-heads/new.safetensors", "out.safetensors"))
+    assert torch.equal(whole.pop("score.weight"), torch.ones(2, 12))
+    assert whole.keys() == sums.keys()
+    assert all(torch.equal(whole[name], sums[name]) for name in sums)
+    merge(base, [(new, 1.0)], tmp_path / "kept.safetensors", keep=["score.*"])
+    assert not (tmp_path / "kept-heads").exists()
     with pytest.raises(
         ValueError, match=r"other\.safetensors must have every weight that a adapts, but lacks model\.0\.q"
     ):

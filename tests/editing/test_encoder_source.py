@@ -329,6 +329,10 @@ def test_a_bert_folder_is_read_with_or_without_its_prefix(tmp_path: Path) -> Non
         inputs = encoder.prepare(["a b", "c"])
         assert inputs.tolist() == [[2, 4, 5, 3, 0, 0], [2, 6, 3, 0, 0, 0]]
         assert torch.equal(encoder.network(inputs), module(inputs))
+        other = {f"module.{prefix}{name}": each + 1 for name, each in module.state_dict().items()}
+        torch.save(other, tmp_path / "other.bin")
+        moved = encoder_of(tmp_path / f"m{prefix}", weights_file=tmp_path / "other.bin", length=6).network
+        assert all(torch.equal(each, encoder.network.params[name] + 1) for name, each in moved.params.items())
 
 
 def test_named_encoders_are_found_in_the_data_folder_first_and_half_precision_is_widened(tmp_path: Path) -> None:
@@ -404,8 +408,6 @@ def test_what_cannot_be_loaded_is_told_in_one_sentence(tmp_path: Path, monkeypat
     (tmp_path / "gpt" / "config.json").write_text('{"model_type": "gpt2"}')
     with pytest.raises(ValueError, match="must have the model_type t5 or bert, got gpt2"):
         encoder_of(tmp_path / "gpt")
-    with pytest.raises(ValueError, match="weights_file must be left out for a folder"):
-        encoder_of(tmp_path / "gpt", weights_file=tmp_path / "other.safetensors")
     (tmp_path / "gpt" / "config.json").write_text("{")
     with pytest.raises(ValueError, match="must be a JSON file"):
         encoder_of(tmp_path / "gpt")
@@ -520,6 +522,14 @@ def test_a_piece_without_a_row_in_the_table_is_refused(tmp_path: Path) -> None:
         file.write("##one\n##two\n")
     with pytest.raises(ValueError, match="must have at most 40 pieces"):
         encoder_of(tmp_path, length=16)
+
+
+def test_the_last_line_of_a_vocabulary_may_end_the_file(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join([*MARKS, "one", "two"]))
+    assert WordPieces.from_file(tmp_path / "vocab.txt", length=4)(["one two"])[0, 1:3].tolist() == [
+        len(MARKS),
+        len(MARKS) + 1,
+    ]
 
 
 def test_a_vocabulary_without_marks_and_too_few_tokens_are_refused() -> None:

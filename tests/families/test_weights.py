@@ -7,6 +7,7 @@ from networks_under_test import batchnorm_convnet, normal
 from torch import nn
 
 from biascope.families import weights
+from biascope.families.names import matched
 from biascope.runs.digest import fingerprint
 
 
@@ -104,21 +105,21 @@ def test_something_else_than_named_tensors_is_a_sentence(tmp_path, content):
 def test_weights_are_matched_through_the_prefix_of_a_wrapper(prefix):
     wanted = nn.Linear(2, 3).state_dict()
     loaded = {prefix + name: tensor for name, tensor in reversed(wanted.items())}
-    matched = weights.matched(loaded, wanted, "file")
-    assert same(matched, dict(wanted))
-    assert list(matched) == list(wanted)
+    found = matched(loaded, wanted, "file")
+    assert same(found, dict(wanted))
+    assert list(found) == list(wanted)
 
 
 def test_a_prefix_is_kept_where_the_network_has_it():
     wanted = {"module.weight": torch.zeros(1)}
-    assert same(weights.matched(dict(wanted), wanted, "file"), wanted)
+    assert same(matched(dict(wanted), wanted, "file"), wanted)
 
 
 def test_what_does_not_fit_is_listed():
     wanted = {f"layer{k}.weight": torch.zeros(2) for k in range(6)} | {"head": torch.zeros(3)}
     loaded = {"head": torch.zeros(4), "tail": torch.zeros(1)}
     with pytest.raises(ValueError) as caught:
-        weights.matched(loaded, wanted, "some/file.pt")
+        matched(loaded, wanted, "some/file.pt")
     message = str(caught.value)
     assert message.startswith("The weights in some/file.pt must fit the network: ")
     assert "6 missing (layer0.weight, layer1.weight, layer2.weight, layer3.weight …)" in message
@@ -129,5 +130,5 @@ def test_what_does_not_fit_is_listed():
 
 def test_one_prefix_is_removed_and_not_the_next_one_too() -> None:
     wanted = {"model.fc.weight": torch.zeros(2)}
-    found = weights.matched({"module.model.fc.weight": torch.ones(2)}, wanted, "a file")
+    found = matched({"module.model.fc.weight": torch.ones(2)}, wanted, "a file")
     assert found["model.fc.weight"].tolist() == [1, 1]

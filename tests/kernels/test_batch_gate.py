@@ -183,6 +183,15 @@ def test_padding_that_a_network_reads_is_told(kind: type[MaskedMean]) -> None:
     assert padding_difference(network, TEXTS) > 0.1
 
 
+def test_padding_is_looked_at_for_each_mask() -> None:
+    family, full = (
+        Family.point(MaskedMean(heeds=False)),
+        {**TEXTS, "attention_mask": torch.ones(2, 5, dtype=torch.long)},
+    )
+    told = [passage(family, lambda _: x, derivatives=("input",)).told for x in (full, TEXTS, full)]  # noqa: B023
+    assert [len(each) for each in told] == [0, 1, 0]
+
+
 @pytest.mark.parametrize("heeds", [True, False])
 def test_the_selftest_pads_what_takes_a_mask(heeds: bool) -> None:
     checks = {check.name: check for check in selftest(Family.initialised(lambda: MaskedMean(heeds)), (5, 4))}
@@ -195,3 +204,18 @@ def test_what_was_found_is_kept_for_the_next_measurement(monkeypatch: pytest.Mon
     first = passage(family, lambda run: inputs(2, 2, 3), derivatives=("input",))
     monkeypatch.setattr(batch_gate, "_Comparison", None)
     assert passage(family, lambda run: inputs(2, 2, 3), derivatives=("input",)) is first
+    moved = family.template.with_params({name: 2 * weight for name, weight in family.template.params.items()})
+    with pytest.raises(TypeError):  # other weights of the same forward pass are compared anew
+        passage(Family.point(moved), lambda run: inputs(2, 2, 3), derivatives=("input",))
+
+
+def test_a_network_that_does_not_fit_into_memory_twice_is_measured_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: object) -> object:
+        raise torch.OutOfMemoryError("no room in float64")
+
+    monkeypatch.setattr(batch_gate, "_Comparison", full)
+    found = passed(smooth_mlp(), inputs(2, 2, 3))
+    assert (found.precision, found.refused) == ("float32", "")
+    assert found.told == (
+        "Gradients of mine in a batch were not compared with those of single samples: memory ran out.",
+    )

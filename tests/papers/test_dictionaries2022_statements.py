@@ -21,7 +21,7 @@ def test_bounds_of_the_thesis_are_printed_numbers_or_those_of_a_comparison() -> 
 
 
 def test_claims_about_trained_networks_ask_whether_they_trained() -> None:
-    about_the_start = ("concentration", "omega0_of_the_largest", "published_weights")
+    about_the_start = ("concentration", "published_weights")
     about_fitting = "omega0_300_relative_error_on_the_samples"
     for figure in PAPER.figures:
         for claim in figure.claims:

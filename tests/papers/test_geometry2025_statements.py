@@ -195,7 +195,6 @@ def test_claims_on_tables_take_the_worst_cell() -> None:
     values = {key: number.value for key, number in found.items()}
     assert values["lenet_least_lead_of_the_score"] == pytest.approx(-4)
     assert values["lenet_largest_lead_of_the_score"] == pytest.approx(1)
-    assert values["lenet_largest_difference_of_score_and_random"] == pytest.approx(4), "who loses has no modest lead"
     assert found["lenet_least_lead_of_the_score"].standard_error > 0.5, "test images have an error too"
     away = [
         abs(samples.PUBLISHED["lenet"][removed][0] + shift - samples.PUBLISHED["lenet"][removed][1])

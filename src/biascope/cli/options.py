@@ -17,9 +17,11 @@ from biascope.cli import _completion
 from biascope.cli._settings_file import apply_file
 from biascope.derivatives.sampling import Sampling
 from biascope.editing.reading import Reading
+from biascope.results.axes import Axis, named_axes
 
 if TYPE_CHECKING:
     from biascope.families.family import Family
+    from biascope.families.held import Holding
     from biascope.runs.run import Run
     from biascope.tasks.signals import Signal
     from biascope.tasks.task import Arrays
@@ -39,7 +41,23 @@ DatasetName = Annotated[
 _MODEL = typer.Option("--model", help=MODEL_HELP, autocompletion=_completion.networks)
 ModelOption = Annotated[str, _MODEL]
 MaybeModel = Annotated[str | None, _MODEL]
-Input = Annotated[str, typer.Option("--input", help="Shape of one input, such as 1x32x32 or 3x224x224.")]
+Input = Annotated[
+    str, typer.Option("--input", help="Shape of one input, such as 1x32x32 or 3x224x224; beside --hold, x=16x4.")
+]
+Hold = Annotated[
+    list[str],
+    typer.Option(
+        "--hold",
+        help="Another input and its value, NAME=FILE, NAME=none or NAME=3; may be repeated. A file is one sample's.",
+    ),
+]
+Axes = Annotated[
+    str,
+    typer.Option(
+        "--axes",
+        help="What the axes of an input are, such as token,channel or time,feature. Default: as the network's layers have them.",
+    ),
+]
 Settings = Annotated[list[str], typer.Option("--set", help="A setting of the network, key=value; may be repeated.")]
 Download = Annotated[
     bool, typer.Option("--download", help="Fetch weights and configurations of a library's model from its hub.")
@@ -298,6 +316,8 @@ class NetworkOptions(OptionGroup):
     """Options of a network besides its name."""
 
     input: Input = ""
+    axes: Axes = ""
+    hold: Hold = dataclasses.field(default_factory=list)
     settings: Settings = dataclasses.field(default_factory=list)
     weights: Weights = None
     batchnorm: Batchnorm = "eval"
@@ -307,7 +327,24 @@ class NetworkOptions(OptionGroup):
     @property
     def shape(self) -> tuple[int, ...] | None:
         """Of one input, where it is given."""
-        return parsed_shape(self.input)
+        return parsed_shape(self.input.rpartition("=")[2])
+
+    @property
+    def holding(self) -> Holding | None:
+        """Which of several inputs are held."""
+        if not self.hold:
+            return None
+        from biascope.families.held import Holding
+
+        pairs = [each.partition("=") for each in self.hold]
+        if bad := next((name + equals + value for name, equals, value in pairs if not (name and equals and value)), ""):
+            raise ValueError(f"What is held must be written NAME=VALUE, got {bad!r}. Pass such as --hold mask=none.")
+        return Holding.of({name: value for name, _, value in pairs}, self.input.rpartition("=")[0])
+
+    @property
+    def named_axes(self) -> tuple[Axis, ...]:
+        """What the axes of an input are, where it is said."""
+        return named_axes(self.axes)
 
     @property
     def chosen(self) -> dict[str, Any]:
@@ -322,7 +359,15 @@ class NetworkOptions(OptionGroup):
         from biascope.families.source import family_of
 
         settings = {**(usual or {}), **self.chosen}
-        return family_of(model, shape=shape, settings=settings, weights_file=self.weights, batchnorm=self.batchnorm)
+        return family_of(
+            model,
+            shape=shape,
+            settings=settings,
+            weights_file=self.weights,
+            batchnorm=self.batchnorm,
+            asked_axes=self.named_axes,
+            holding=self.holding,
+        )
 
 
 @dataclass(frozen=True)

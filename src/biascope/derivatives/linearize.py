@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from biascope.derivatives.gradients import plain_attention
 from biascope.families import weights
+from biascope.families.names import matched
 from biascope.families.network import Network
 from biascope.families.recomputation import WithoutRecomputation
 from biascope.families.weights import Params
@@ -82,7 +83,7 @@ def linearize(network: Network, at: Params | None = None, *, biased: bool = True
     if not network.params or any(isinstance(layer, Linearized) for layer in network.module.modules()):
         problem = "has no weights" if not network.params else "is linearised already"
         raise ValueError(f"network must have weights and not be linearised, but it {problem}. Pass the original.")
-    point = network.params if at is None else weights.matched(at, network.params, "at")
+    point = network.params if at is None else matched(at, network.params, "at")
     anchors = {f"{EXPANSION_POINT}.{name}": _copied(point[name], like) for name, like in network.params.items()}
     if at is not None and not biased:
         anchors |= {f"{ORIGIN}.{name}": _copied(tensor, tensor) for name, tensor in network.params.items()}
@@ -145,7 +146,7 @@ def load_linearized(path: Path | str, network: Network) -> Network:
             f"The weights in {path} must be relative to the anchors of this network, but were made with others: "
             f"{'; '.join(other)}. Linearise the network they were trained from, in the same precision and with the same settings."
         )
-    params = weights.matched(loaded, network.params, str(path))
+    params = matched(loaded, network.params, str(path))
     return network.with_params({name: params[name].to(like) for name, like in network.params.items()})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import inspect
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ from biascope.editing.adapters import require_no_adapter
 from biascope.editing.encoder_source import BERT_HEAD, BERT_POOLER, NAMES, encoder_of
 from biascope.editing.encoders.encoder import Encoder
 from biascope.editing.heads import Head, checked_features, fitted_head, identity_head
-from biascope.editing.merge import require_related
+from biascope.editing.merge import fits_of, require_related
 from biascope.editing.model_heads import ends_with, headless, own_head, require_linear
 from biascope.editing.reading import Reading
 from biascope.editing.stream import TaskStream, is_vector
@@ -27,6 +28,7 @@ from biascope.editing.vectors import TaskVector
 from biascope.families import weights
 from biascope.families.acceptance import module_built
 from biascope.families.checkpoint import Checkpoint, read_settings
+from biascope.families.names import Fitted, matched, told, unwrapped
 from biascope.families.network import Network
 from biascope.families.source import builder_of, parse_shape
 from biascope.families.weights import Params
@@ -109,10 +111,32 @@ def candidates_of(
     return use(start, dict(zip(names, ends, strict=True)), places, control, reading, run)
 
 
+def kept_by_apply(base: Path, models: Sequence[Path], head: str) -> str | None:
+    """What ``merge apply`` must keep from the base to merge what was checked.
+
+    Returns:
+        A pattern of names; empty where each model's head is kept apart without being named; none where names do not fit, which the
+        reader of an encoder bridges.
+    """
+    start, ends = Checkpoint.open(base), [Checkpoint.open(model) for model in models]
+    for pattern in ("", f"{head}.*") if head else ("",):
+        kept = {name for each in (start, *ends) for name in each.tensors if fnmatch.fnmatchcase(name, pattern)}
+        try:
+            fits = fits_of(ends, start, kept)
+            left = {name for fit in fits for name in fit.absent}
+            for fit in fits:
+                TaskStream(start, fit.shared, kept | left)
+        except ValueError:
+            continue
+        if pattern or not head or not any(name.startswith(f"{head}.") for fit in fits for name in fit.names):
+            return pattern
+    return None
+
+
 def _is_encoder(start: Checkpoint, reading: Reading) -> bool:
     """Whether the network is an encoder without classes: by its name, or by its folder."""
     if reading.model is None:
-        if any((start.path / file).is_file() for file in ("config.json", "open_clip_config.json")):
+        if any(start.beside(file).is_file() for file in ("config.json", "open_clip_config.json")):
             return True
         raise ValueError(
             f"--model must name the network of {start.name}, but is missing. Pass --model lenet, path/to/file.py:build, or an "
@@ -131,6 +155,8 @@ def _built(
     run: Run,
 ) -> Candidates:
     """With a network from a builder, whose outputs are class scores or features."""
+    fits = dict(zip(ends, fits_of(list(ends.values()), start, _heads(start, ends.values(), reading)), strict=True))
+    reading = _with_head(reading, fits)
     shape = parse_shape(reading.input) if reading.input else None
     whole = {
         each: unlabelled_images(each, shape=shape, pixels=reading.pixels, root=run.data_root, **reading.choice)
@@ -143,13 +169,13 @@ def _built(
         if reading.head:
             _require_last(module, reading.head, next(iter(whole.values())), start.name)
             module = headless(module, reading.head)
-    states = {name: _state(start, state, model, reading) for name, model in ends.items()}
-    module.load_state_dict(weights.matched(_merged(state, reading), module.state_dict(), start.name))
+    states = {name: _state(start, state, fit, reading) for name, fit in fits.items()}
+    module.load_state_dict(matched(_merged(state, reading), module.state_dict(), start.name))
     network = _with_edited_buffers(Network.of(module))
     outputs = _outputs(network, list(whole.values()), start.name)
     vectors = {}
     for name, end in states.items():
-        fitting = weights.matched(_merged(end, reading), module.state_dict(), ends[name].name)
+        fitting = matched(_merged(end, reading), module.state_dict(), ends[name].name)
         params = {key: fitting[key].to(like.dtype) for key, like in network.params.items()}
         vectors[name] = _vector(network, params, name, reading, known=is_vector(ends[name]))
     heads = {
@@ -157,6 +183,7 @@ def _built(
     }
     tasks = {name: whole[each] for name, each in sets.items()}
     notes = _notes(state, {name: end for name, end in states.items() if not is_vector(ends[name])}, start)
+    notes = (*told(list(fits.values())), *notes)
     return Candidates(
         start.label,
         network,
@@ -212,15 +239,18 @@ def _encoded(
     run: Run,
 ) -> Candidates:
     """With an encoder: classes come from each model's own last layer, or from a linear probe where it has none."""
+    prefixes = told([fit for fit in fits_of([*ends.values()], start) if any(fit.prefixes)])
+    start, folder = unwrapped(start), start.beside(".")
+    ends = {name: model if is_vector(model) else unwrapped(model) for name, model in ends.items()}
     files = {name: model for name, model in ends.items() if not is_vector(model)}
     pooled = reading.head is None and _classified_by_pooler(start, files.values())
 
     def opened(model: Checkpoint) -> Encoder:
         how: dict[str, Any] = {"image_size": parse_shape(reading.input)[-1]} if reading.input else {}
         how |= {"root": run.data_root, "pooled": pooled, "head": reading.head}
-        if reading.model is None:
+        if reading.model is None and model.path.is_dir():
             return encoder_of(model.path, **how)
-        return encoder_of(reading.model, weights_file=model.path, **how)
+        return encoder_of(reading.model or folder, weights_file=model.path, **how)
 
     encoder = opened(start)
     network, vectors = encoder.network, {}
@@ -271,7 +301,7 @@ def _encoded(
         {name: whole[each] for name, each in sets.items()},
         whole.get(control or ""),
         _compared(reading),
-        (*_notes_on_heads(own, probed, encoder.head), *_notes(network.state, states, start)),
+        (*_notes_on_heads(own, probed, encoder.head), *prefixes, *_notes(network.state, states, start)),
         encoder.head if own else "",
     )
 
@@ -317,13 +347,47 @@ def _notes_on_heads(own: Sequence[str], probed: Sequence[str], head: str) -> lis
     return notes
 
 
-def _state(start: Checkpoint, state: Params, model: Checkpoint, reading: Reading) -> Params:
-    """Fine-tuned weights of a checkpoint or of a task vector, where they fit the base."""
+def _state(start: Checkpoint, state: Params, fit: Fitted, reading: Reading) -> Params:
+    """Fine-tuned weights of a checkpoint or of a task vector under the names of the base, where they fit it."""
+    model = fit.model
     every = {*start.tensors, *model.tensors}
-    TaskStream(start, model, every - _merged(dict.fromkeys(every), reading).keys())
-    end = TaskVector.load(model.path).applied(state, verify=False) if is_vector(model) else model.params()
+    TaskStream(start, fit.shared, {*fit.absent} | (every - _merged(dict.fromkeys(every), reading).keys()))
+    if is_vector(model):
+        end = TaskVector.load(model.path).applied(state, verify=False)
+    else:
+        end = fit.shared.params() | {name: model.read(own) for name, own in fit.heads.items()}
     _check_finite(end, model.name)
     return end
+
+
+def _heads(start: Checkpoint, models: Iterable[Checkpoint], reading: Reading) -> set[str]:
+    """The tensors of a head that the user names, under the names of each checkpoint."""
+    if not reading.head:
+        return set()
+    return {name for each in (start, *models) for name in each.tensors if name.startswith(f"{reading.head}.")}
+
+
+def _own_heads(fits: Mapping[str, Fitted]) -> list[str]:
+    """The layers that models have of their own, and the base calls so."""
+    return list(dict.fromkeys(weights.layer_of(name) for fit in fits.values() for name in fit.heads))
+
+
+def _with_head(reading: Reading, fits: Mapping[str, Fitted]) -> Reading:
+    """With the head that every model has of its own, where the user names none.
+
+    Raises:
+        ValueError: If it is no single layer that all have.
+    """
+    layers = _own_heads(fits)
+    if reading.head or not layers:
+        return reading
+    without = [name for name, fit in fits.items() if f"{layers[0]}.weight" not in fit.heads]
+    if len(layers) > 1 or without:
+        what = f"{listed(layers)}" if len(layers) > 1 else f"none in {listed(without)}"
+        raise ValueError(
+            f"The models must have one last linear layer each, to be read through, got {what}. Pass models that end in one layer."
+        )
+    return dataclasses.replace(reading, head=layers[0])
 
 
 def _merged(state: Mapping[str, Any], reading: Reading) -> dict[str, Any]:
@@ -383,7 +447,10 @@ def _must_take(samples: Arrays, name: str) -> str:
 
 def _require_last(module: nn.Module, head: str, samples: Arrays, name: str) -> None:
     """Refuse a head behind which something follows: read through it, a model would give other predictions than its own."""
-    require_linear(module, head)
+    if not isinstance(
+        dict(module.named_modules()).get(head), nn.Identity
+    ):  # in the place of a head that it was built without
+        require_linear(module, head)
     x = samples.batch(SPLIT, torch.arange(min(2, samples.sizes[SPLIT])))[0]
     with forward_pass(_must_take(samples, name), _OF_ITS_SHAPE):
         last = ends_with(module, head, x.float())

@@ -20,8 +20,8 @@ from biascope.editing.encoders.encoder import Encoder
 from biascope.editing.encoders.image_input import ImageInput
 from biascope.editing.encoders.t5 import T5Shape, t5
 from biascope.editing.encoders.word_pieces import TokenizerFile, WordPieces
-from biascope.families import weights
 from biascope.families.checkpoint import Checkpoint, read_settings
+from biascope.families.names import matched, unwrapped
 from biascope.families.network import Network
 from biascope.families.weights import Params
 from biascope.runs.ambient import under_torch_defaults
@@ -103,7 +103,7 @@ def encoder_of(
 
     Args:
         name_or_folder: One of these.
-        weights_file: Other weights for a named encoder, under the same names.
+        weights_file: Other weights, under the same names; for a folder, in place of its own.
         image_size: Side of the images for an EfficientNet; 96 by default. The others have one size.
         length: Tokens of a text.
         random: Whether to use random weights in place of the pre-trained ones.
@@ -126,10 +126,6 @@ def encoder_of(
     """
     name = str(name_or_folder)
     known = name.lower().replace("-", "_")
-    if known not in NAMES and weights_file is not None:
-        raise ValueError(
-            f"weights_file must be left out for a folder, which has weights of its own, got {weights_file}."
-        )
     if image_size is not None and (known not in _EFFICIENTNETS or image_size < 32):
         raise ValueError(
             f"image_size must be at least 32 and is for {' and '.join(_EFFICIENTNETS)}, got {image_size} for {name}. "
@@ -185,7 +181,7 @@ class _Loading:
             module = build()
         if not self.random:
             found, source = find()
-            module.load_state_dict(weights.matched(found, module.state_dict(), source))
+            module.load_state_dict(matched(found, module.state_dict(), source))
         return Network.of(module)
 
     def named(self, name: str) -> str:
@@ -327,7 +323,8 @@ def _t5(build: _Loading, folder: Path, config: dict[str, Any]) -> Encoder:
 
     def find() -> tuple[Params, str]:
         without = ("decoder.", "lm_head.", "encoder.embed_tokens.", *((f"{build.head}.",) if build.head else ()))
-        return stored_weights(folder, without=without), str(folder)
+        path = build.weights_file or folder
+        return stored_weights(path, without=without), str(path)
 
     prepare = TokenizerFile(folder / "tokenizer.json", length=build.length, pad=shape.pad_token_id)
     _require_table(prepare, shape.vocab_size, folder)
@@ -352,7 +349,8 @@ def _clip(build: _Loading, folder: Path) -> Encoder:
 
     def find() -> tuple[Params, str]:
         without = (f"{build.head}.",) if build.head else ()
-        return stored_weights(folder, prefix="visual.", only=True, without=without), str(folder)
+        path = build.weights_file or folder
+        return stored_weights(path, prefix="visual.", only=True, without=without), str(path)
 
     mean = tuple(given.get("mean", (0.48145466, 0.4578275, 0.40821073)))
     spread = tuple(given.get("std", (0.26862954, 0.26130258, 0.27577711)))
@@ -370,7 +368,7 @@ def stored_weights(path: Path, *, prefix: str = "", only: bool = False, without:
         only: Whether to leave out those that do not.
         without: Beginnings of names that are left out.
     """
-    checkpoint = Checkpoint.open(path)
+    checkpoint = unwrapped(Checkpoint.open(path))
     names = {name: name.removeprefix(prefix) for name in checkpoint.tensors if name.startswith(prefix) or not only}
     taken = {
         name: short for name, short in names.items() if not (name.startswith(without) or short.startswith(without))

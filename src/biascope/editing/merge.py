@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 import json
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from torch import Tensor
 from biascope.editing.adapters import is_adapter, on_base, require_no_adapter, updates
 from biascope.editing.layer_sums import LayerSums, compared, comparison, dot
 from biascope.editing.merge_result import Difference, Merge
+from biascope.editing.merged_folder import WholeModels, copy_texts
 from biascope.editing.stream import TaskStream, is_vector, knows_base
 from biascope.families import weights
 from biascope.families.checkpoint import Checkpoint
 from biascope.families.checkpoint_writer import SHARD, CheckpointWriter
+from biascope.families.names import Fitted, fitted, told
 from biascope.results.planes import distinct
 from biascope.results.result import recorded
 from biascope.results.wording import listed
@@ -54,8 +57,9 @@ def merge(
     Args:
         base: θ₀.
         models: Fine-tuned checkpoints, saved task vectors or LoRA adapters, each with its weight α_i; a negative one negates. What
-            an adapter adds is its update ``s · B A``.
-        out: A ``.safetensors`` file, or a folder for shards.
+            an adapter adds is its update ``s · B A``. Names may differ by a prefix or a head
+            (:func:`biascope.families.names.fitted`).
+        out: A ``.safetensors`` file, or a folder for shards. Models with a head of their own are written beside it, whole.
         keep: Patterns of names, such as ``"classifier.*"``, that are taken from the base and may be absent elsewhere.
         unrelated: Whether to accept models that do not seem to come from this base.
         shard_bytes: Most bytes of a shard.
@@ -94,6 +98,10 @@ def merge(
         raise ValueError(
             f"keep must match names of the models, but {idle[0]!r} matches none of {len(every)}, such as {every[0]}. Fix the pattern."
         )
+    fits = fits_of([model for model, _ in models], base, skipped)
+    models = [(fit.shared, weight) for fit, (_, weight) in zip(fits, models, strict=True)]
+    skipped |= {name for fit in fits for name in fit.absent}
+    every = sorted({*base.tensors, *(name for model, _ in models if not knows_base(model) for name in model.tensors)})
     streams = [TaskStream(base, model, skipped) for model, _ in models]
     kept = {name for name in base.tensors if name in skipped or not weights.is_edited(name, base.tensors[name])}
     if not any(math.prod(base.tensors[name].shape) for name in base.tensors.keys() - kept):
@@ -114,9 +122,10 @@ def merge(
     writer = CheckpointWriter(
         out, base.tensors, metadata={**base.metadata, **about}, shard_bytes=shard_bytes, overwrite=overwrite
     )
+    wholes = WholeModels(base, fits, Path(out), shard_bytes, overwrite)
     sums, hashed = LayerSums(), Fingerprint()
     differing: list[str] = []
-    with writer, run.tracked("merging", base.numbers) as advance:
+    with wholes, writer, run.tracked("merging", base.numbers) as advance:
         for name in every:
             if name in base.tensors:
                 hashed.begin(name, base.tensors[name])
@@ -131,7 +140,9 @@ def merge(
             for start, end in parts:
                 hashed.add(start)
                 writer.write(name, end)
+                wholes.write(name, end)
                 advance(len(start))
+        wholes.write_heads()
         layers, columns = sums.by_layer()
         _check_sizes(columns)
         _check_related(base, [] if unrelated else streams, columns)
@@ -152,11 +163,14 @@ def merge(
             changed=changed.astype(int),
             lost=lost.astype(int),
             precision=" and ".join(_types(base, [name for name in base.tensors if name not in kept])),
-            remarks=(*_remarks(base, kept, differing), *_told_of_adapters(adapters)),
+            remarks=(*_remarks(base, kept, differing), *_told_of_adapters(adapters), *told(fits)),
             file=str(out),
             provenance=_recorded("merge_apply", {**about, "keep": list(keep)}, clock),
         ).check()
-    return found
+    copied = copy_texts(base, Path(out))
+    wholes.copy_texts()
+    more = [f"{listed(copied)} {'is' if len(copied) == 1 else 'are'} copied from {base.label}."] if copied else []
+    return dataclasses.replace(found, remarks=(*found.remarks, *wholes.told(), *more))
 
 
 @under_torch_defaults
@@ -197,7 +211,11 @@ def differences(base: Checkpoint, models: Sequence[Checkpoint], *, run: Run = Ru
     else:
         require_no_adapter(base, "Pass the model that it was trained on first.")
         models = [on_base(model, base) for model in models]
-    unfit = {model.name: _misfits(model, base) for model in models if not knows_base(model)}
+    fits = [] if between else fits_of(models, base)
+    models = [fit.shared for fit in fits] or models
+    absent = {name for fit in fits for name in fit.absent}
+    misfits += told(fits)
+    unfit = {model.name: _misfits(model, base, absent) for model in models if not knows_base(model)}
     misfits += [f"{name} does not fit {base.name}: {problems}" for name, problems in unfit.items() if problems]
     names = [name for name, tensor in base.tensors.items() if weights.is_edited(name, tensor)]
     for model in models:
@@ -243,6 +261,15 @@ def differences(base: Checkpoint, models: Sequence[Checkpoint], *, run: Run = Ru
         provenance=_recorded("merge_diff", {}, clock),
         **compared(columns, count),
     ).check()
+
+
+def fits_of(models: Sequence[Checkpoint], base: Checkpoint, kept: Collection[str] = ()) -> list[Fitted]:
+    """Models under the names of their base; a saved task vector has them already, which its hash proves."""
+    found = iter(fitted([model for model in models if not knows_base(model)], base, kept))
+    return [
+        Fitted(model, base.label, {name: name for name in model.tensors}) if knows_base(model) else next(found)
+        for model in models
+    ]
 
 
 def _moves(
@@ -296,10 +323,11 @@ def _differs(base: Checkpoint, streams: Sequence[TaskStream], name: str) -> bool
     return differs
 
 
-def _misfits(model: Checkpoint, base: Checkpoint) -> str:
+def _misfits(model: Checkpoint, base: Checkpoint, absent: Collection[str]) -> str:
     """How a checkpoint differs from the base in names, shapes and types; of an adapter, what the base has not or in another shape."""
     if not is_vector(model):
-        return weights.misfits(model.tensors, base.tensors)
+        wanted = {name: tensor for name, tensor in base.tensors.items() if name not in absent}
+        return weights.misfits(model.tensors, wanted)
     odd = {name: tensor for name, tensor in model.tensors.items() if not _is_comparable(base, model, name)}
     return weights.misfits(odd, {name: base.tensors[name] for name in odd if name in base.tensors})
 

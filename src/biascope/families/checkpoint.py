@@ -191,6 +191,11 @@ def _fill(file: Any, view: memoryview, path: Path) -> None:
         view = view[count:]
 
 
+def has_weights(folder: Path) -> bool:
+    """Whether a folder holds weights under one of their usual names."""
+    return any((folder / name).is_file() for name in _FOLDER)
+
+
 def _in_folder(folder: Path) -> Path:
     """The file of a folder to begin with."""
     for name in _FOLDER:

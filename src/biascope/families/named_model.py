@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,71 @@ from typing import Any
 from torch import nn
 
 from biascope.families.family import Family
+from biascope.families.weights import Params
+from biascope.results.axes import Axis
+from biascope.results.wording import listed
+
+#: Settings of :class:`TextReadout` that a user gives.
+TEXT_SETTINGS = ("position", "words", "without")
+
+
+@dataclass(frozen=True)
+class TextReadout:
+    """How texts go into a model, and what is read of its outputs.
+
+    Attributes:
+        position: ``"first"``, ``"last"``, ``"mean"`` or a number from 1; empty for what the model gives by itself.
+        words: Ids of the words whose logits are read; none for all outputs.
+        without: Directions that are projected out of the embeddings: ``"mean"`` of the table, or those of token ids.
+        ids: Whether inputs are token ids instead of embeddings, for derivatives by weights alone.
+    """
+
+    position: str = ""
+    words: tuple[int, ...] = ()
+    without: tuple[str | int, ...] = ()
+    ids: bool = False
+
+    def told(self) -> str:
+        """The same in words, for the name of the network."""
+        parts = []
+        if self.position:
+            words = {"first": "at the first position", "last": "at the last position", "mean": "mean over positions"}
+            parts.append(words.get(self.position, f"at position {self.position}"))
+        if self.words:
+            parts.append(
+                f"logits of {'tokens' if len(self.words) > 1 else 'token'} {listed(list(map(str, self.words)))}"
+            )
+        if self.without:
+            parts.append(
+                f"without {listed([f'token {each}' if isinstance(each, int) else f'the {each} token' for each in self.without])}"
+            )
+        return ", ".join(parts)
+
+    @staticmethod
+    def of(settings: dict[str, Any]) -> TextReadout:
+        """The same from settings, which it takes out.
+
+        Raises:
+            ValueError: If a position or a word is none.
+        """
+        position, words, without = (settings.pop(name, None) for name in TEXT_SETTINGS)
+        position = "" if position is None else str(position)
+        if position not in ("", "first", "last", "mean") and not (position.isdecimal() and int(position) > 0):
+            raise ValueError(
+                f"position must be first, last, mean or a number from 1, got {position}. Pass position=first."
+            )
+        lists = [value if isinstance(value, tuple) else () if value is None else (value,) for value in (words, without)]
+        for name, values in zip(TEXT_SETTINGS[1:], lists, strict=True):
+            if bad := [
+                value for value in values if not isinstance(value, int) and not (name == "without" and value == "mean")
+            ]:
+                raise ValueError(
+                    f"{name} must be ids of tokens, got {bad[0]!r}. Look the ids up in the tokenizer: {name}=1012,2053."
+                )
+        return TextReadout(position, lists[0], lists[1], bool(settings.pop("ids", False)))
+
+
+PLAIN = TextReadout()
 
 
 @dataclass(frozen=True)
@@ -21,12 +87,16 @@ class Asked:
         settings: Of the model.
         download: Whether weights and configurations may be fetched from a hub.
         full: Whether a model of ``hf-config`` has its library's own size.
+        text: How texts go in, and what is read of them.
+        state: Weights to take in place of those that the model comes with.
     """
 
     shape: tuple[int, ...] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     download: bool = False
     full: bool = False
+    text: TextReadout = PLAIN
+    state: Params | None = field(default=None, repr=False)
 
     @property
     def named(self) -> dict[str, Any]:
@@ -38,7 +108,7 @@ class Asked:
         """The same from settings, among them ``download`` and ``full``."""
         own = dict(settings or {})
         download, full = (bool(own.pop(name, False)) for name in ("download", "full"))
-        return Asked(shape, own, download, full)
+        return Asked(shape, own, download, full, TextReadout.of(own))
 
 
 @dataclass(frozen=True)
@@ -53,6 +123,7 @@ class NamedModel:
         mean: Of each channel in the data that it was made for, in units of a pixel from 0 to 1; empty if that is not said.
         spread: Standard deviation of each channel, likewise.
         classes: Number of outputs, if they are classes.
+        axes: What the axes of an input are.
     """
 
     name: str
@@ -62,12 +133,15 @@ class NamedModel:
     mean: tuple[float, ...] = ()
     spread: tuple[float, ...] = ()
     classes: int | None = None
+    axes: tuple[Axis, ...] = ()
 
     def family(self, batchnorm: str = "eval") -> Family:
         """One network if it came with weights, else its law of initial weights."""
-        if not self.trained:
-            return Family.initialised(self.build, name=self.name, batchnorm=batchnorm)
-        return Family.point(self.build(), self.name, batchnorm, build=self.build)
+        if self.trained:
+            found = Family.point(self.build(), self.name, batchnorm, build=self.build)
+        else:
+            found = Family.initialised(self.build, name=self.name, batchnorm=batchnorm)
+        return dataclasses.replace(found, axes=self.axes)
 
 
 def label_of(name: str, settings: Mapping[str, Any]) -> str:

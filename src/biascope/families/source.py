@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import difflib
 import functools
 import hashlib
@@ -20,14 +21,21 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+import torch
 from torch import nn
 
 from biascope import networks
 from biascope.families import libraries, weights
 from biascope.families.acceptance import module_built
+from biascope.families.checkpoint import Checkpoint, has_weights
+from biascope.families.embedded import on_embeddings
 from biascope.families.family import Family
+from biascope.families.held import Holding
+from biascope.families.libraries.packages import define_operators_of_torchvision
 from biascope.families.named_model import Asked, NamedModel, label_of
+from biascope.families.names import Fitted, fitted, held, matched, require_whole
 from biascope.families.tape import Builder
+from biascope.results.axes import Axis
 from biascope.results.wording import natural_order
 from biascope.runs.ambient import settings_kept, under_torch_defaults
 from biascope.runs.failures import FOREIGN, reason_of
@@ -158,10 +166,13 @@ def _require_settings(name: str, signature: inspect.Signature, settings: Mapping
 def _shape_settings(name: str, function: Callable[..., nn.Module], shape: tuple[int, ...]) -> dict[str, Any]:
     """The settings that make a network of the papers take inputs of a shape."""
     given = "×".join(map(str, shape))
-    if "coordinates" in inspect.signature(function).parameters:
+    parameters = inspect.signature(function).parameters
+    if "coordinates" in parameters:
         if len(shape) != 1:
             raise ValueError(f"{name} takes the coordinates of points, 1 to 6 numbers, got {given}. Pass 2 for images.")
         return {"coordinates": shape[0]}
+    if "inputs" in parameters and (len(shape) != 3 or shape[1] != shape[2]):
+        return {"inputs": math.prod(shape)}
     if len(shape) != 3 or shape[1] != shape[2]:
         raise ValueError(f"{name} takes square images, channels × side × side, got {given}. Pass 1x32x32.")
     return {"channels": shape[0], "image_size": shape[1]}
@@ -182,6 +193,13 @@ def usual_shape(source: str, settings: Mapping[str, Any] | None = None) -> tuple
     if "coordinates" not in parameters:
         return 1, 32, 32
     return (int((settings or {}).get("coordinates", parameters["coordinates"].default)),)
+
+
+def _usual_axes(source: str) -> tuple[Axis, ...]:
+    """What an input of the papers' networks is, where it is no image."""
+    if ":" in source or "coordinates" not in inspect.signature(networks.builder(source)).parameters:
+        return ()
+    return (Axis("coordinate"),)
 
 
 def _library_model(source: str, shape: tuple[int, ...] | None, settings: Mapping[str, Any] | None) -> NamedModel | None:
@@ -228,6 +246,8 @@ def _module_of(location: str) -> ModuleType:
     if not path.is_file():
         raise ValueError(f"The model file must exist, but {path} does not. Check the path.")
     _refuse_namesakes(path.resolve())
+    if _imported(path) & _ON_TORCHVISION:
+        define_operators_of_torchvision()
     # Files of one name in two folders are two modules: sources are looked up by the module's name.
     name = f"biascope_user_{path.stem}_{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path, loader=_Anew(name, str(path)))
@@ -241,6 +261,10 @@ def _module_of(location: str) -> ModuleType:
         except FOREIGN as error:
             raise ValueError(f"{path} must run without errors, but it raised {_told(error)}. Fix the file.") from error
     return module
+
+
+#: Packages whose import may ask for operators of torchvision.
+_ON_TORCHVISION = {"torchvision", "timm", "transformers", "peft", "open_clip"}
 
 
 def _told(error: BaseException) -> str:
@@ -308,6 +332,8 @@ def family_of(
     settings: Mapping[str, Any] | None = None,
     weights_file: Path | str | None = None,
     batchnorm: str = "eval",
+    asked_axes: tuple[Axis, ...] = (),
+    holding: Holding | None = None,
 ) -> Family:
     """The family of a model that a user names: initial weights of a builder, or one set of trained weights.
 
@@ -315,29 +341,101 @@ def family_of(
         source: A known name, ``path/to/file.py:build`` or ``package.module:build``; see :func:`builder_of`.
         shape: Shape of one input.
         settings: Settings of the builder.
-        weights_file: File of trained weights. The family is then this one network.
+        weights_file: File of trained weights. The family is then this one network. Names may differ from the network's by a prefix
+            or a head (:mod:`biascope.families.names`), which the name of the family tells.
         batchnorm: The mode of BatchNorm.
+        asked_axes: What the axes of an input are, where the user says so.
+        holding: Which of several inputs are held.
     """
-    model = _library_model(source, shape, settings)
+    other = weights_file is not None and libraries.kind_of(source) == "hf"
+    if weights_file is not None and other:
+        model: NamedModel | None = _folder_with(source, shape, settings, Path(weights_file))
+    else:
+        model = _library_model(source, shape, settings)
+    if holding is not None and shape is None:
+        raise ValueError(
+            "The shape of the measured input must be given beside what is held. Pass --input, such as --input 16x4."
+        )
     if model is not None and (weights_file is None or model.trained):
-        if weights_file is not None:
+        if weights_file is not None and not other:
             raise ValueError(
                 f"{source} comes with its own weights, got {weights_file} beside them. Leave --weights out."
             )
-        return model.family(batchnorm)
+        if holding is not None:
+            finish, came = holding.wrapper(model.build, torch.randn(3, *model.shape), model.name), model.build
+            model = dataclasses.replace(model, build=lambda: finish(came()))
+        return dataclasses.replace(model.family(batchnorm), axes=asked_axes or model.axes)
     name, build = (model.name, model.build) if model is not None else builder_of(source, shape, settings)
+    axes = _usual_axes(source) if model is None else model.axes
+    made = _reporting(name, build)
+    finished = None if shape is None else of_one_input(made, shape, name, axes=asked_axes, holding=holding)
+    axes = asked_axes or (holding.axes if holding is not None else ()) or axes
     if weights_file is None:
-        return Family.initialised(_reporting(name, build), name=name, batchnorm=batchnorm)
+        build = made if finished is None else _reporting(name, lambda: finished(made()))
+        return dataclasses.replace(Family.initialised(build, name=name, batchnorm=batchnorm), axes=axes)
     found, where = weights.load(weights_file), str(weights_file)
 
     def trained() -> nn.Module:
-        module = _reporting(name, build)()
-        module.load_state_dict(weights.matched(found, module.state_dict(), where))
-        return module
+        module = made()
+        module.load_state_dict(matched(found, module.state_dict(), where, headless=True))
+        return module if finished is None else finished(module)
 
     with forked_rng(0):
-        module = trained()
-    return Family.point(module, f"{name} at {as_text(Path(weights_file).stem)}", batchnorm, build=trained)
+        module, wanted = trained(), made().state_dict()
+    fit = fitted([held(where, found)], held(name, wanted))[0]
+    point = Family.point(module, _with_weights(name, weights_file, fit), batchnorm, build=trained)
+    return dataclasses.replace(point, axes=axes)
+
+
+def of_one_input(
+    build: Builder, shape: tuple[int, ...], name: str, *, axes: tuple[Axis, ...], holding: Holding | None
+) -> Callable[[nn.Module], nn.Module] | None:
+    """What makes a function of one real input of each module that a builder returns; ``None`` if nothing needs to be done.
+
+    Others are held, and token ids are replaced by their embeddings, if the axes are said to be tokens × channels.
+    """
+    texts = len(shape) == 2 and tuple(axis.name for axis in axes) == ("token", "channel")
+    if holding is None:
+        return on_embeddings(build, (shape[0], shape[1]), name) if texts else None
+    try:
+        return holding.wrapper(build, torch.randn(3, *shape), name)
+    except ValueError:
+        if not texts:
+            raise
+        on_ids = holding.wrapper(build, torch.ones(3, shape[0], dtype=torch.long), name)
+        embedded = on_embeddings(lambda: on_ids(build()), (shape[0], shape[1]), name)
+        if embedded is None:
+            raise
+        return lambda module: embedded(on_ids(module))
+
+
+def _with_weights(name: str, file: Path | str, fit: Fitted) -> str:
+    """What to call a network at weights from a file, with what differs in names."""
+    return f"{name} at {as_text(Path(file).stem)}{f' ({fit.brief})' * bool(fit.brief)}"
+
+
+def _folder_with(
+    source: str, shape: tuple[int, ...] | None, settings: Mapping[str, Any] | None, file: Path
+) -> NamedModel:
+    """The model of a folder that transformers saved, with weights of another file; a head that this lacks is the folder's own.
+
+    Raises:
+        ValueError: If the weights do not fit.
+    """
+    folder, asked = Path(source.partition(":")[2]).expanduser(), Asked.of(shape, settings)
+    given = Checkpoint.open(file)
+    require_whole(given)
+    if not has_weights(folder):
+        model = libraries.named(source, dataclasses.replace(asked, state=given.params()))
+        return dataclasses.replace(model, name=f"{model.name} at {as_text(file.stem)}")
+    own = Checkpoint.open(folder)
+    fit = fitted([given], own)[0]
+    wanted = {name: tensor for name, tensor in own.tensors.items() if name not in fit.absent}
+    if problems := weights.misfits(fit.shared.tensors, wanted, types=False):
+        raise ValueError(f"The weights in {file} must fit {folder}: {problems}. Pass weights of the same model.")
+    state = {name: own.read(name) for name in fit.absent} | fit.shared.params()
+    model = libraries.named(source, dataclasses.replace(asked, state=state))
+    return dataclasses.replace(model, name=_with_weights(model.name, file, fit))
 
 
 def _reporting(name: str, build: Builder) -> Builder:

@@ -178,27 +178,3 @@ def misfits(found: Mapping[str, Described], wanted: Mapping[str, Described], *, 
         for kind, names in problems.items()
         if names
     )
-
-
-def matched(loaded: Params, wanted: Params, source: str) -> Params:
-    """The loaded weights under the wanted names, or an error that lists what does not fit.
-
-    A prefix that all loaded names share (``module.`` of a parallel wrapper) is removed if that makes the names fit.
-
-    Raises:
-        ValueError: Listing missing, extra and mis-shaped names; or if a weight is quantised or complex.
-    """
-    if not loaded.keys() & wanted.keys():
-        for prefix in ("module.", "model.", "_orig_mod."):
-            if not loaded.keys() & wanted.keys() and all(name.startswith(prefix) for name in loaded):
-                loaded = {name.removeprefix(prefix): tensor for name, tensor in loaded.items()}
-    if listed := misfits(loaded, wanted, types=False):
-        raise ValueError(f"The weights in {source} must fit the network: {listed}. Pass the matching model.")
-    for name, tensor in wanted.items():
-        # A quantised number means nothing without its scale, and half of a complex one is another number.
-        if tensor.is_floating_point() and not (loaded[name].is_floating_point() and loaded[name].dtype.itemsize > 1):
-            raise ValueError(
-                f"The weights in {source} must be floating-point numbers of 16 bits or more, but {name} is "
-                f"{_word(loaded[name].dtype)}. Convert them to float32 first: dequantise integers, and split complex numbers."
-            )
-    return {name: loaded[name] for name in wanted}

@@ -26,8 +26,9 @@ from biascope.families.attention import EAGER, attention_of, use_eager_attention
 from biascope.families.family import Family
 from biascope.families.inputs import cloned, is_real, placed, taken
 from biascope.families.network import Network
+from biascope.runs.digest import fingerprint
 from biascope.runs.failures import FOREIGN, reason_of
-from biascope.runs.memory import is_of_the_device
+from biascope.runs.memory import is_of_the_device, is_out_of_memory
 from biascope.runs.randomness import forked_rng, generator_for, seed_of
 from biascope.runs.run import Run
 
@@ -92,11 +93,20 @@ def passage(
     run = dataclasses.replace(run, device="cpu", on=None) if run.on else run
     x = inputs(dataclasses.replace(run, precision="float64"))
     shapes = tuple(tuple(leaf.shape) for leaf in tree_leaves(x) if isinstance(leaf, Tensor))
-    asked = (shapes, str(run.torch_device), run.precision, readout, *sorted(derivatives), half)
+    mask = _mask_in(x)
+    hidden = () if mask is None else tuple(mask.flatten().tolist())
+    content = (family.name, fingerprint(family.template.params))
+    asked = (*content, shapes, hidden, str(run.torch_device), run.precision, readout, *sorted(derivatives), half)
     known = _KNOWN.setdefault(family.template.module, {})
     if asked not in known:
         with plain_attention(), forked_rng(seed_of(0, "batch gate")):
-            known[asked] = _found(_Comparison(family, x, derivatives, readout, run), half)
+            try:
+                known[asked] = _found(_Comparison(family, x, derivatives, readout, run), half)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                told = f"Gradients of {family.name} in a batch were not compared with those of single samples: memory ran out."
+                return Passage(run.precision, math.inf, 0.0, (told,))
     return known[asked]
 
 
@@ -257,7 +267,7 @@ class _Comparison:
             return []
         return [
             f"Padding changes the gradients of {self.name} by {_percent(apart)}: masked positions are not without influence. "
-            "Measure samples of one length, or let forward apply its mask wherever positions meet."
+            "Measure samples of one length, put padding at the end, or let forward apply its mask wherever positions meet."
         ]
 
 

@@ -445,10 +445,11 @@ def _sentence(check: Check, name: str) -> str:
     """A failed check, or one beside a kink, for the reader of a result."""
     if check.passed:
         return f"{name} has two slopes at this point, which differ by {_percent(check.kink)}: {check.remark}."
+    if "{name}" in check.remark:
+        error = _percent(check.error) if math.isfinite(check.error) else "a number that is not finite"
+        return check.remark.format(name=name, error=error)
     if math.isinf(check.error):
         return f"The check that {check.name} failed on {name}: {check.remark}. Run biascope selftest on it."
-    if "{name}" in check.remark:
-        return check.remark.format(name=name, error=_percent(check.error))
     if check.tolerance == _ROUNDING:  # its error has no unit that a reader knows
         return f"The check that {check.name} failed on {name}: {check.remark}."
     return f"The check that {check.name} failed on {name} by {_percent(check.error)}: {check.remark}."

@@ -26,6 +26,11 @@ MASK = (torch.arange(LENGTH) < torch.tensor([6, 4, 3])[:, None]).long()
 INPUTS: dict[str, Any] = {"without a mask": {"x": X}, "with a mask": {"x": X, "attention_mask": MASK}}
 
 
+@pytest.fixture(autouse=True)
+def _with_transformers() -> None:
+    pytest.importorskip("transformers")
+
+
 def model_of(kind: str, attention: str) -> Any:
     transformers = pytest.importorskip("transformers")
     sizes = {"num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 40, "attn_implementation": attention}

@@ -64,7 +64,7 @@ def check(
     On an encoder, a model is read through its own last layer. If it has none, a linear probe is fitted to labelled training samples.
     The outputs of a network are class scores, unless --features is given. --grid 0 leaves the maps out.
     """
-    from biascope.editing.candidates import candidates_of
+    from biascope.editing.candidates import candidates_of, kept_by_apply
     from biascope.editing.unlabelled import SPLIT
     from biascope.families.source import parse_settings
     from biascope.measures.merge_check import merge_check
@@ -113,27 +113,12 @@ def check(
         run=dataclasses.replace(run, folder=folder),
     )
     checked = dataclasses.replace(checked, notes=known.notes)
-    words = ["biascope", "merge", "apply", str(base), *map(str, models), "--weight", f"{checked.alpha.value:g}"]
-    words += ["--keep", f"{known.head}.*"] if known.head else []
-    words += ["--unrelated"] if how.unrelated else []
-    then = shlex.join([*words, "--out", "merged.safetensors"])
-    if not checked.grade.startswith("merge") or not _fit(base, models, f"{known.head}." if known.head else None):
-        then = ""
+    then = ""
+    if checked.grade.startswith("merge") and (keep := kept_by_apply(base, models, known.head)) is not None:
+        words = ["biascope", "merge", "apply", str(base), *map(str, models), "--weight", f"{checked.alpha.value:g}"]
+        words += [*(("--keep", keep) if keep else ()), *(("--unrelated",) if how.unrelated else ())]
+        out = "merged" if (base / "config.json").is_file() else "merged.safetensors"  # a folder as the base is one
+        then = shlex.join([*words, "--out", out])
     save_and_print(checked, folder, f"Can {checked.subject} be merged?", work, command=then)
     if checked.grade in fail_on:
         raise typer.Exit(1)
-
-
-def _fit(base: Path, models: list[Path], head: str | None) -> bool:
-    """Whether ``merge apply`` takes the models as they lie on disk: names that an encoder's reader bridges, it does not."""
-    from biascope.editing.stream import TaskStream
-    from biascope.families.checkpoint import Checkpoint
-
-    start, ends = Checkpoint.open(base), [Checkpoint.open(model) for model in models]
-    every = {name for each in (start, *ends) for name in each.tensors}
-    try:
-        for end in ends:
-            TaskStream(start, end, {name for name in every if head and name.startswith(head)})
-    except ValueError:
-        return False
-    return True

@@ -73,7 +73,7 @@ class WordPieces:
             raise ValueError(
                 f"{path} must hold the vocabulary, one piece in each line, but is not there. Add the file."
             )
-        return WordPieces(path.read_text(encoding="utf-8").split("\n")[:-1], length=length)
+        return WordPieces(path.read_text(encoding="utf-8").removesuffix("\n").split("\n"), length=length)
 
     def __call__(self, texts: Sequence[str]) -> Tensor:
         """Ids ``(n, t)``."""

@@ -10,7 +10,7 @@ import importlib
 from pathlib import Path
 from typing import cast
 
-from biascope.families.named_model import Asked, NamedModel
+from biascope.families.named_model import PLAIN, TEXT_SETTINGS, Asked, NamedModel
 
 KINDS = tuple(
     sorted(
@@ -42,6 +42,8 @@ def named(source: str, asked: Asked) -> NamedModel:
     rest = source if source.endswith(".pt2") and ":" not in source else source.partition(":")[2]
     if not rest:
         raise ValueError(f"A model must be named after {source}, got nothing. Type for example {example_of(kind)}.")
+    if asked.text != PLAIN and kind not in ("hf", "hf-config", "peft"):
+        raise ValueError(f"{source} is no model of texts, so it has no {', '.join(TEXT_SETTINGS)}. Leave them out.")
     return cast(NamedModel, _file_of(kind).named(rest, asked))
 
 

@@ -5,20 +5,31 @@ Nothing is fetched unless the user says ``--download``; then ``hf:NAME`` is a mo
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from biascope.families.libraries.one_tensor import KNOWN, is_causal, one_tensor, readout_in_words, table_scale, taken_by
-from biascope.families.libraries.packages import imported
-from biascope.families.named_model import Asked, NamedModel, image_shape, text_shape
+from biascope.families.checkpoint import has_weights
+from biascope.families.libraries.one_tensor import (
+    KNOWN,
+    OneTensor,
+    is_causal,
+    one_tensor,
+    position_read,
+    readout_in_words,
+    table_scale,
+    taken_by,
+)
+from biascope.families.libraries.packages import imported, silent
+from biascope.families.named_model import PLAIN, TEXT_SETTINGS, Asked, NamedModel, TextReadout, image_shape, text_shape
+from biascope.families.weights import Params
+from biascope.results.axes import Axis
 from biascope.runs.failures import FOREIGN, reason_of
 from biascope.runs.randomness import forked_rng
 
@@ -49,13 +60,16 @@ def named(rest: str, asked: Asked) -> NamedModel:
             source, files[0].stem, functools.partial(_trained, transformers, str(folder), files[0].name, False), asked
         )
     config = configuration_in(folder, transformers)
-    if any(next(folder.glob(kind), None) for kind in _WEIGHTS):
+    if asked.state is not None or any(next(folder.glob(kind), None) for kind in _WEIGHTS):
         if asked.settings:
             raise ValueError(
                 f"{folder} has weights, so its sizes are fixed, got {dict(asked.settings)}. Leave --set out."
             )
         return model_of(
-            source, folder.resolve().name, functools.partial(_trained, transformers, str(folder), None, False), asked
+            source,
+            folder.resolve().name,
+            functools.partial(_trained, transformers, str(folder), None, False, asked.state),
+            asked,
         )
     changed = with_settings(config, asked.settings, source, _given(config))
     kind = _class_of(config, transformers)
@@ -152,23 +166,62 @@ def model_of(source: str, name: str, make: Any, asked: Asked, *, trained: bool =
         make = functools.partial(_encoder, make)
         model, usual = _encoder(lambda: model), ", ".join(filter(None, ("encoder", usual)))
     scale, causal = table_scale(model), is_causal(config, model)
-    tensor = one_tensor(model, scale=scale, causal=causal).eval()
+    readout = asked.text
+    if readout != PLAIN and taken_by(model) != "inputs_embeds":
+        raise ValueError(f"{source} is no model of texts, so it has no {', '.join(TEXT_SETTINGS)}. Leave them out.")
+    if readout.without and not trained:
+        raise ValueError(
+            f"{source} has initial weights, whose tokens have no common direction. Leave --set without out."
+        )
+    _require_tokens(source, model, readout)
+    tensor = one_tensor(model, scale=scale, causal=causal, readout=readout).eval()
     shape = _shape(source, tensor.takes, config, asked.shape)
+    x = torch.zeros(1, *shape, dtype=torch.long if readout.ids else torch.float32)
     with torch.no_grad():
-        read = readout_in_words(model(**{tensor.takes: torch.zeros(1, *shape)}), causal)
-    told = ", ".join(filter(None, (usual, read)))
+        read = "" if readout.position else readout_in_words(model(**{tensor.takes: x}), causal)
+    told = ", ".join(filter(None, (usual, read, readout.told())))
     labels = getattr(config, "num_labels", None) if not read else None
     return NamedModel(
         f"{name} ({told})" if told else name,
-        functools.partial(_one_tensor, make, scale, causal),
+        functools.partial(_one_tensor, make, scale, causal, readout),
         shape,
         trained,
         classes=labels,
+        axes=_axes(model, tensor, shape),
     )
+
+
+def _require_tokens(source: str, model: Any, readout: TextReadout) -> None:
+    """Refuse ids of tokens that the model does not have.
+
+    Raises:
+        ValueError: With the first of them.
+    """
+    count = model.get_input_embeddings().weight.shape[0] if readout.words or readout.without else 0
+    for token in (*readout.words, *readout.without):
+        if isinstance(token, int) and not 0 <= token < count:
+            raise ValueError(f"{source} has {count:,} tokens, counted from 0, got token {token}. Pass one of them.")
+
+
+def _axes(model: Any, tensor: OneTensor, shape: tuple[int, ...]) -> tuple[Axis, ...]:
+    """What the axes of an input are, by the name under which the model takes it."""
+    if tensor.takes == "input_ids":
+        return (Axis("token"),)
+    if tensor.takes == "inputs_embeds":
+        read = position_read(model, tensor.scale * torch.ones(1, *shape), tensor.causal, tensor.readout)
+        return Axis("token", read=read), Axis("channel")
+    known = {
+        "pixel_values": ("channel", "height", "width"),
+        "input_features": ("band", "time"),
+        "input_values": ("time",),
+    }
+    return tuple(map(Axis, known.get(tensor.takes, ())))
 
 
 def _shape(source: str, takes: str, config: Any, asked: tuple[int, ...] | None) -> tuple[int, ...]:
     """The shape of one input, as the configuration has it."""
+    if takes == "input_ids":
+        return asked or (POSITIONS,)
     if takes == "inputs_embeds":
         return text_shape(source, asked, int(config.get_text_config().hidden_size), POSITIONS)
     if takes == "pixel_values":
@@ -203,8 +256,8 @@ def _encoder(make: Any) -> Any:
     return make().get_encoder()
 
 
-def _one_tensor(make: Any, scale: float, causal: bool) -> nn.Module:
-    return one_tensor(make(), scale=scale, causal=causal)
+def _one_tensor(make: Any, scale: float, causal: bool, readout: TextReadout) -> nn.Module:
+    return one_tensor(make(), scale=scale, causal=causal, readout=readout)
 
 
 def _class_of(config: Any, transformers: Any) -> Any:
@@ -220,8 +273,8 @@ def _initial(kind: Any, config: Any) -> nn.Module:
     return model
 
 
-def _trained(transformers: Any, place: str, gguf: str | None, download: bool) -> nn.Module:
-    """A model with its weights, in float32.
+def _trained(transformers: Any, place: str, gguf: str | None, download: bool, state: Params | None = None) -> nn.Module:
+    """A model with its weights, or with others that are given, in float32.
 
     Raises:
         ValueError: If the files do not hold all of them.
@@ -231,14 +284,28 @@ def _trained(transformers: Any, place: str, gguf: str | None, download: bool) ->
         try:
             config = transformers.AutoConfig.from_pretrained(place, **where)
             kind = transformers.AutoModelForCausalLM if gguf else _class_of(config, transformers)
+            if state is not None:
+                where = {"config": config, "state_dict": state}
             model, loaded = kind.from_pretrained(
-                place, attn_implementation="eager", dtype=torch.float32, output_loading_info=True, **where
+                None if state is not None else place,
+                attn_implementation="eager",
+                dtype=torch.float32,
+                output_loading_info=True,
+                **where,
             )
         except FOREIGN as error:
             raise ValueError(
                 f"{place} must hold a model that transformers can read, but that failed with: {reason_of(error)}. Check the folder."
             ) from error
     require_whole(place, loaded)
+    unused = sorted(map(str, loaded.get("unexpected_keys", ())))
+    if (
+        state is not None and unused and not has_weights(Path(place))
+    ):  # beside weights of its own, names were compared before
+        raise ValueError(
+            f"The model of {place} must have all layers that the weights are for, but lacks {unused[0]}. Pass the folder of the model "
+            "that was trained, with its weights."
+        )
     return model  # type: ignore[no-any-return]
 
 
@@ -255,18 +322,3 @@ def require_whole(place: str, loaded: Mapping[str, Any]) -> None:
             f"{place} must hold all weights of its model, but {missing[0]}{more} would stay random. Save the model again, or correct "
             "'architectures' in config.json."
         )
-
-
-@contextlib.contextmanager
-def silent(transformers: Any) -> Iterator[None]:
-    """Without the library's remarks and progress bars."""
-    logging = transformers.utils.logging
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from biascope.families.libraries.hf import _initial, library, model_of, silent, with_settings
+from biascope.families.libraries.hf import _initial, library, model_of, with_settings
+from biascope.families.libraries.packages import silent
 from biascope.families.named_model import Asked, NamedModel, in_words, label_of
 from biascope.runs.failures import FOREIGN, reason_of
 from biascope.runs.memory import free_memory

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
+
+from biascope.families.named_model import PLAIN, TextReadout
+from biascope.runs.failures import FOREIGN
 
 #: Beside the name that a model gives its main input: what it takes in its place, if that has no gradient.
 _REAL = {"input_ids": "inputs_embeds"}
@@ -26,22 +30,34 @@ class OneTensor(nn.Module):
         model: A model of transformers, or an adapter on one.
         scale: What inputs are multiplied by.
         causal: Whether a position sees those before it alone.
+        readout: How texts go in, and what is read.
 
     Attributes:
         takes: Name of the input.
     """
 
-    def __init__(self, model: Any, *, scale: float = 1.0, causal: bool = False) -> None:
+    def __init__(self, model: Any, *, scale: float = 1.0, causal: bool = False, readout: TextReadout = PLAIN) -> None:
         super().__init__()
-        self.takes = taken_by(model)
-        self.scale, self.causal = scale, causal
+        self.takes = "input_ids" if readout.ids else taken_by(model)
+        self.scale, self.causal, self.readout = scale, causal, readout
+        self.left_out: Tensor | None
+        chosen = _directions(model.get_input_embeddings().weight, readout.without) if readout.without else None
+        self.register_buffer("left_out", chosen)
         if self.takes == "inputs_embeds" and not _is_tied(model):
             model.set_input_embeddings(nn.Identity())
         self.model = model
 
     def forward(self, x: Tensor) -> Tensor:
         """The outputs that :func:`read` chooses."""
-        return read(self.model(**{self.takes: self.scale * x}), self.causal)
+        return read(self.model(**{self.takes: self.put_in(x)}), self.causal, readout=self.readout)
+
+    def put_in(self, x: Tensor) -> Tensor:
+        """What the model is given for an input."""
+        if self.readout.ids:
+            return x
+        if self.left_out is not None:
+            x = x - x @ self.left_out @ self.left_out.mT
+        return self.scale * x
 
 
 class MaskedText(OneTensor):
@@ -51,15 +67,21 @@ class MaskedText(OneTensor):
     def forward(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         if attention_mask is None:
             return super().forward(x)
-        return read(
-            self.model(inputs_embeds=self.scale * x, attention_mask=attention_mask), self.causal, attention_mask
-        )
+        outputs = self.model(**{self.takes: self.put_in(x)}, attention_mask=attention_mask)
+        return read(outputs, self.causal, attention_mask, self.readout)
 
 
-def one_tensor(model: Any, *, scale: float, causal: bool) -> OneTensor:
+def one_tensor(model: Any, *, scale: float, causal: bool, readout: TextReadout = PLAIN) -> OneTensor:
     """A model of one tensor, with a mask beside it where the model takes one."""
     masked = taken_by(model) == "inputs_embeds" and "attention_mask" in inspect.signature(model.forward).parameters
-    return (MaskedText if masked else OneTensor)(model, scale=scale, causal=causal)
+    return (MaskedText if masked else OneTensor)(model, scale=scale, causal=causal, readout=readout)
+
+
+def _directions(table: Tensor, chosen: Sequence[str | int]) -> Tensor:
+    """Orthonormal columns that span the chosen rows of a table, or the mean of all."""
+    rows = [table.detach().mean(0) if each == "mean" else table.detach()[int(each)] for each in chosen]
+    found: Tensor = torch.linalg.qr(torch.stack(rows, dim=1)).Q
+    return found
 
 
 def taken_by(model: Any) -> str:
@@ -68,31 +90,38 @@ def taken_by(model: Any) -> str:
     return _REAL.get(named, named)
 
 
-def read(outputs: Any, causal: bool, mask: Tensor | None = None) -> Tensor:
+def read(outputs: Any, causal: bool, mask: Tensor | None = None, readout: TextReadout = PLAIN) -> Tensor:
     """One row for each input: logits, else what the model itself pools, else its last layer.
 
-    Where there is a row for each position, it is the last one of a causal model, which has seen all others, and else their mean; of the
-    positions that a mask leaves, where there is one.
+    Where there is a row for each position, it is the one that the readout asks for. By default, it is the last one of a causal model,
+    which has seen all others, and else their mean; of the positions that a mask leaves, where there is one.
     """
-    found: Tensor | None = next(
-        (
-            value
-            for name in ("logits", "image_embeds", "pooler_output", "last_hidden_state")
-            if isinstance(value := getattr(outputs, name, None), Tensor)
-        ),
-        None,
-    )
-    if found is None:
-        known = ", ".join(outputs) if isinstance(outputs, dict) else type(outputs).__name__
-        raise ValueError(f"The model must give logits or a last layer, got {known}. Wrap it to return one tensor.")
-    if found.dim() == 3 and mask is not None:  # (n, positions, width)
-        kept = mask.to(found)
-        if causal:  # the last position that is kept
-            kept = kept * (kept.flip(1).cumsum(1).flip(1) == 1)
-        return (kept.unsqueeze(-1) * found).sum(1) / kept.sum(1, keepdim=True)
-    if found.dim() == 3:
-        return found[:, -1] if causal else found.mean(1)
-    return found.flatten(1)
+    by_position = ("logits", "last_hidden_state")
+    known = by_position if readout.position else ("logits", "image_embeds", "pooler_output", "last_hidden_state")
+    values = [value for name in known if isinstance(value := getattr(outputs, name, None), Tensor)]
+    if readout.position:
+        values = [value for value in values if value.dim() == 3]
+    if not values:
+        wanted = "a row for each position" if readout.position else "logits or a last layer"
+        got = ", ".join(outputs) if isinstance(outputs, dict) else type(outputs).__name__
+        raise ValueError(f"The model must give {wanted}, got {got}. Wrap it to return one tensor.")
+    found = _at_position(values[0], causal, mask, readout.position) if values[0].dim() == 3 else values[0].flatten(1)
+    return found[:, list(readout.words)] if readout.words else found
+
+
+def _at_position(rows: Tensor, causal: bool, mask: Tensor | None, position: str) -> Tensor:
+    """One row of those of each position, ``(n, positions, width)``; of the positions that a mask leaves."""
+    position = position or ("last" if causal else "mean")
+    if position.isdecimal():
+        return rows[:, int(position) - 1]
+    if mask is None:
+        return rows.mean(1) if position == "mean" else rows[:, 0 if position == "first" else -1]
+    kept = mask.to(rows)
+    if position == "first":
+        kept = kept * (kept.cumsum(1) == 1)
+    if position == "last":
+        kept = kept * (kept.flip(1).cumsum(1).flip(1) == 1)
+    return (kept.unsqueeze(-1) * rows).sum(1) / kept.sum(1, keepdim=True)
 
 
 def readout_in_words(outputs: Any, causal: bool) -> str:
@@ -138,6 +167,26 @@ def is_causal(config: Any, model: Any) -> bool:
     finally:
         model.train(was_training)
     return one is not None and two is not None and bool((one[:, 0] == two[:, 0]).all())
+
+
+def position_read(model: Any, x: Tensor, causal: bool, readout: TextReadout = PLAIN) -> int | None:
+    """The one position that :func:`read` looks at in the last layer, counted from the end if it is the last; ``None`` for several."""
+    was_training = model.training
+    try:
+        with torch.enable_grad():
+            outputs = model.eval()(**{taken_by(model): x.requires_grad_()}, output_hidden_states=True)
+            last = (getattr(outputs, "hidden_states", None) or (None,))[-1]
+            if last is None:
+                return None
+            (slope,) = torch.autograd.grad(read(outputs, causal, readout=readout).sum(), last, allow_unused=True)
+    except FOREIGN:  # what it reads is told only where it can be found
+        return None
+    finally:
+        model.train(was_training)
+    if slope is None or slope.dim() != 3:
+        return None
+    places = slope.abs().sum((0, 2)).nonzero().flatten().tolist()
+    return None if len(places) != 1 else -1 if places[0] == slope.shape[1] - 1 else int(places[0])
 
 
 def _by_position(outputs: Any) -> Tensor | None:

@@ -8,8 +8,10 @@ import importlib
 import importlib.metadata
 import importlib.util
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -55,6 +57,21 @@ def imported(name: str, source: str, *, least: str = "") -> ModuleType:
     if least and _numbers(version) < _numbers(least):
         raise ValueError(f"{source} needs {package} {least} or newer, got {version}. Type {INSTALL} --upgrade.")
     return module
+
+
+@contextlib.contextmanager
+def silent(transformers: Any) -> Iterator[None]:
+    """Without the remarks and progress bars of transformers."""
+    logging = transformers.utils.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
 
 
 _DISTRIBUTIONS = {"open_clip": "open_clip_torch"}

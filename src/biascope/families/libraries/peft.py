@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from biascope.families.libraries.hf import library, model_of, silent
-from biascope.families.libraries.packages import imported
+from biascope.families.libraries.hf import library, model_of
+from biascope.families.libraries.packages import imported, silent
 from biascope.families.named_model import Asked, NamedModel
 from biascope.runs.failures import FOREIGN, reason_of
 
@@ -47,7 +47,7 @@ def named(rest: str, asked: Asked) -> NamedModel:
             "--set base=FOLDER, or --download to fetch it."
         )
     make = functools.partial(_adapted, transformers, peft, folder, base, asked.download)
-    return model_of(source, folder.resolve().name, make, Asked(asked.shape))
+    return model_of(source, folder.resolve().name, make, Asked(asked.shape, text=asked.text))
 
 
 def _adapted(transformers: Any, peft: Any, folder: Path, base: str, download: bool) -> nn.Module:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import html
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,8 +17,10 @@ from torch import nn
 from biascope.derivatives.draw_times import pass_of
 from biascope.derivatives.sampling import Amount, Sampling
 from biascope.families.family import Family
-from biascope.families.source import checkpoint_files, family_of, parse_shape, usual_shape
+from biascope.families.held import Holding
+from biascope.families.source import checkpoint_files, family_of, of_one_input, parse_shape, usual_shape
 from biascope.results import registry
+from biascope.results.axes import Axis, named_axes
 from biascope.results.result import Result
 from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.files import distinct_names, make_writable, name_for_file
@@ -53,6 +57,8 @@ def scan(
     model: str | Family | nn.Module | Callable[[], nn.Module] = "lenet",
     *,
     input: tuple[int, ...] | str | None = None,
+    axes: str = "",
+    hold: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     estimator: str | None = None,
     step: float = 100.0,
@@ -75,7 +81,10 @@ def scan(
     Args:
         model: A known name, ``file.py:build``, ``package.module:build``, a model of a library (``timm:resnet18``), a builder, a module,
             whose weights are measured as they are, or a Family.
-        input: Shape of one input, ``(1, 32, 32)`` (the default) or ``"1x32x32"``.
+        input: Shape of one input, ``(1, 32, 32)`` (the default) or ``"1x32x32"``; of several inputs, that of the measured one,
+            which may be named: ``"x=16x4"``.
+        axes: What the axes of an input are, as in ``"time,feature"``; by default, as the network's layers have them.
+        hold: What the other inputs are, by name: one sample's tensor without a batch axis, a flag, ``None``.
         settings: Settings of the builder.
         estimator: How to compute the published anisotropy directions, ``"difference"``, ``"exact"``, ``"mixed"`` …; ``None`` leaves
             them out. With trained weights: how to compute the gradients of their geometry, exactly by default.
@@ -93,9 +102,11 @@ def scan(
     Returns:
         Results and report.
     """
-    input = parse_shape(input) if isinstance(input, str) else input
+    measured, _, written = input.rpartition("=") if isinstance(input, str) else ("", "", "")
+    input = parse_shape(written) if isinstance(input, str) else input
     input = input or (None if data is None else data.shape)
-    families = families_of(model, input, settings, weights, checkpoints, batchnorm)
+    holding = Holding.of(hold, measured) if hold else None
+    families = families_of(model, input, settings, weights, checkpoints, batchnorm, named_axes(axes), holding)
     shape = input or (usual_shape(model, settings) if isinstance(model, str) else (1, 32, 32))
     sampling = Sampling(estimator, step, draws, readout, seed)
     return scan_of(families, shape, sampling, data=data, run=run or Run(), report=report)
@@ -136,22 +147,56 @@ def families_of(
     weights: Path | str | None,
     checkpoints: Path | str | None,
     batchnorm: str,
+    axes: tuple[Axis, ...] = (),
+    holding: Holding | None = None,
 ) -> list[Family]:
     """What a scan is asked for, as families: several of a folder of checkpoints, under distinct names."""
     if isinstance(model, Family):
-        return [model]
-    if isinstance(model, nn.Module):
-        return [Family.point(model, batchnorm=batchnorm)]
+        return [dataclasses.replace(model, axes=axes or model.axes)]
     if not isinstance(model, str):
-        return [Family.initialised(model, batchnorm=batchnorm)]
+        return [_own_family(model, shape, batchnorm, axes, holding)]
     if weights is not None and checkpoints is not None:
         raise ValueError("Only one of weights and checkpoints may be given, got both. Leave one out.")
     files: list[Path | None] = [None if weights is None else Path(weights)]
     if checkpoints is not None:
         files = [*checkpoint_files(Path(checkpoints))]
-    found = [family_of(model, shape=shape, settings=settings, weights_file=file, batchnorm=batchnorm) for file in files]
+    found = [
+        family_of(
+            model,
+            shape=shape,
+            settings=settings,
+            weights_file=file,
+            batchnorm=batchnorm,
+            asked_axes=axes,
+            holding=holding,
+        )
+        for file in files
+    ]
     names = distinct_names([family.name for family in found], [str(file) for file in files])
     return [dataclasses.replace(family, name=name) for family, name in zip(found, names, strict=True)]
+
+
+def _own_family(
+    model: nn.Module | Callable[[], nn.Module],
+    shape: tuple[int, ...] | None,
+    batchnorm: str,
+    axes: tuple[Axis, ...],
+    holding: Holding | None,
+) -> Family:
+    """The family of a module in memory, with its weights, or of a builder."""
+    if holding is not None and shape is None:
+        raise ValueError("input must be the shape of the measured input where others are held. Pass input=(16, 4).")
+    given = model if isinstance(model, nn.Module) else None
+    name = type(model).__name__ if given is not None else str(getattr(model, "__name__", type(model).__name__))
+    build = functools.partial(copy.deepcopy, given) if given is not None else model
+    finished = None if shape is None else of_one_input(build, shape, name, axes=axes, holding=holding)
+    if finished is None:
+        family = Family.initialised(model, None, batchnorm) if given is None else Family.point(given, None, batchnorm)
+    elif given is None:
+        family = Family.initialised(lambda: finished(model()), name, batchnorm)
+    else:
+        family = Family.point(finished(build()), name, batchnorm)
+    return dataclasses.replace(family, axes=axes or (() if holding is None else holding.axes))
 
 
 def saved_scan(

@@ -327,9 +327,6 @@ def tell_all_cells(
     leads = [difference(score, random, shared=test) for score, random in pairs]
     of("least lead of the score", least(leads), "points")
     of("largest lead of the score", _largest(leads), "points")
-    sizes = [lead if lead.value >= 0 else lead.map_linear(-1.0) for lead in leads]
-    key = f"{snake(of.subject)}_largest_difference_of_score_and_random"
-    of("largest difference of score and random, either way", _largest(sizes), "points", key=key)
     of("lowest accuracy", Estimate(min(float(table.mean(0).min()) for table in accuracy.values())), "%")
     if epochs != EPOCHS:
         return
