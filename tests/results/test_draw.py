@@ -12,10 +12,15 @@ from pictures_under_test import words_of
 from PIL import Image
 
 from biascope.results import draw
+from biascope.results.axes import Axis, InputAxes
+from biascope.results.estimate import Estimate
 
 RANDOM = np.random.default_rng(0)
 CURVE = (np.geomspace(1, 1e-3, 36), np.geomspace(0.1, 1e-4, 36), np.geomspace(0.5, 1e-2, 36))
 COVARIANCE = np.cov(RANDOM.standard_normal((36, 200)))
+
+SHARES = [Estimate(share, 0.01, max(0.0, share - 0.02), share + 0.02) for share in RANDOM.dirichlet(np.ones(40))]
+STEPS, NAMES = [str(step + 1) for step in range(40)], [f"column {place}" for place in range(40)]
 
 # Each primitive with the number of its axes, colour bars included.
 PRIMITIVES: dict[str, tuple[Callable[[bool], Figure], int]] = {
@@ -27,9 +32,19 @@ PRIMITIVES: dict[str, tuple[Callable[[bool], Figure], int]] = {
     "channels": (lambda dark: draw.directions(RANDOM.standard_normal((1, 5, 6, 6)), ["1"], dark=dark), 2),
     "signals": (lambda dark: draw.directions(RANDOM.standard_normal((2, 1, 12)), ["1", "2"], dark=dark), 4),
     "similarity": (lambda dark: draw.similarity(np.array([1, 5, 10]), np.array([0.9, 0.5, 0.4]), 36, dark=dark), 1),
-    "matrix": (lambda dark: draw.matrix(COVARIANCE, (1, 6, 6), dark=dark), 6),
-    "matrix of channels": (lambda dark: draw.matrix(COVARIANCE, (4, 3, 3), dark=dark), 6),
-    "matrix of signals": (lambda dark: draw.matrix(COVARIANCE, (36,), dark=dark), 4),
+    "matrix": (lambda dark: draw.matrix(COVARIANCE, InputAxes.of((), (1, 6, 6)), dark=dark), 6),
+    "matrix of channels": (lambda dark: draw.matrix(COVARIANCE, InputAxes.of((), (4, 3, 3)), dark=dark), 6),
+    "matrix of signals": (lambda dark: draw.matrix(COVARIANCE, InputAxes.of((Axis("time"),), (36,)), dark=dark), 4),
+    "matrix of features": (lambda dark: draw.matrix(COVARIANCE, InputAxes.of((), (36,)), dark=dark), 3),
+    "tokens by channels": (lambda dark: draw.planes(RANDOM.standard_normal((2, 4, 9)), ["1", "2"], "", dark=dark), 2),
+    "shares of steps": (
+        lambda dark: draw.shares(SHARES, np.full(40, 1 / 40), STEPS, along="steps", ordered=True, dark=dark),
+        1,
+    ),
+    "shares of features": (
+        lambda dark: draw.shares(SHARES, np.full(40, 1 / 40), NAMES, along="features", ordered=False, dark=dark),
+        1,
+    ),
     "overlap": (lambda dark: draw.overlap(np.eye(3), ["a", "b", "c"], dark=dark), 2),
     "along": (lambda dark: draw.along(np.arange(3.0), np.ones(3), ["0", "1", "2"], dark=dark), 1),
 }
@@ -125,8 +140,8 @@ def test_single_elements_can_be_drawn() -> None:
         draw.directions(np.zeros((1, 2, 2)), ["1"]),
         draw.directions(np.ones((1, 4)), ["1"]),
         draw.similarity(one, one, 1),
-        draw.matrix(np.ones((1, 1)), (1, 1, 1)),
-        draw.matrix(np.eye(4), (1, 2, 2)),
+        draw.matrix(np.ones((1, 1)), InputAxes.of((), (1, 1, 1))),
+        draw.matrix(np.eye(4), InputAxes.of((), (1, 2, 2))),
         draw.overlap(np.ones((1, 1)), ["a"]),
         draw.along(one, one, ["start"]),
     ):
@@ -142,7 +157,10 @@ def test_direction_pictures_are_symmetric_about_zero_with_the_frequencies_centre
 
 
 def test_large_matrices_are_averaged_over_blocks_and_say_so() -> None:
-    small, large = draw.matrix(np.eye(256), (1, 16, 16)), draw.matrix(np.eye(400), (1, 20, 20))
+    small, large = (
+        draw.matrix(np.eye(256), InputAxes.of((), (1, 16, 16))),
+        draw.matrix(np.eye(400), InputAxes.of((), (1, 20, 20))),
+    )
     assert "blocks" not in small.get_label()
     assert "blocks of 2 × 2" in large.get_label()
     assert np.asarray(large.axes[0].get_images()[0].get_array()).shape == (200, 200)
@@ -198,13 +216,14 @@ def test_drawing_leaves_no_trace_in_the_process() -> None:
     program = """
 import json, sys
 import biascope.results.draw as draw
+from biascope.results.axes import InputAxes
 early = "matplotlib" in sys.modules
 import matplotlib, numpy as np
 before = matplotlib.rcParams.copy()
 one = np.ones(4)
 draw.svg(draw.spectrum({"net": (one, one, one)}, draws=9, size=4, dark=True))
 draw.svg(draw.directions(np.ones((2, 2, 2)), ["1", "2"]))
-draw.png(draw.matrix(np.eye(4), (2, 2)), 100)
+draw.png(draw.matrix(np.eye(4), InputAxes.of((), (2, 2))), 100)
 late = "matplotlib.pyplot" in sys.modules
 print(json.dumps({"early": early, "late": late, "same": before == matplotlib.rcParams.copy()}))
 """

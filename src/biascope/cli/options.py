@@ -17,6 +17,7 @@ from biascope.cli import _completion
 from biascope.cli._settings_file import apply_file
 from biascope.derivatives.sampling import Sampling
 from biascope.editing.reading import Reading
+from biascope.results.axes import Axis, named_axes
 
 if TYPE_CHECKING:
     from biascope.families.family import Family
@@ -40,6 +41,13 @@ _MODEL = typer.Option("--model", help=MODEL_HELP, autocompletion=_completion.net
 ModelOption = Annotated[str, _MODEL]
 MaybeModel = Annotated[str | None, _MODEL]
 Input = Annotated[str, typer.Option("--input", help="Shape of one input, such as 1x32x32 or 3x224x224.")]
+Axes = Annotated[
+    str,
+    typer.Option(
+        "--axes",
+        help="What the axes of an input are, such as token,channel or time,feature. Default: as the network's layers have them.",
+    ),
+]
 Settings = Annotated[list[str], typer.Option("--set", help="A setting of the network, key=value; may be repeated.")]
 Download = Annotated[
     bool, typer.Option("--download", help="Fetch weights and configurations of a library's model from its hub.")
@@ -298,6 +306,7 @@ class NetworkOptions(OptionGroup):
     """Options of a network besides its name."""
 
     input: Input = ""
+    axes: Axes = ""
     settings: Settings = dataclasses.field(default_factory=list)
     weights: Weights = None
     batchnorm: Batchnorm = "eval"
@@ -308,6 +317,11 @@ class NetworkOptions(OptionGroup):
     def shape(self) -> tuple[int, ...] | None:
         """Of one input, where it is given."""
         return parsed_shape(self.input)
+
+    @property
+    def named_axes(self) -> tuple[Axis, ...]:
+        """What the axes of an input are, where it is said."""
+        return named_axes(self.axes)
 
     @property
     def chosen(self) -> dict[str, Any]:
@@ -322,7 +336,8 @@ class NetworkOptions(OptionGroup):
         from biascope.families.source import family_of
 
         settings = {**(usual or {}), **self.chosen}
-        return family_of(model, shape=shape, settings=settings, weights_file=self.weights, batchnorm=self.batchnorm)
+        found = family_of(model, shape=shape, settings=settings, weights_file=self.weights, batchnorm=self.batchnorm)
+        return dataclasses.replace(found, axes=self.named_axes or found.axes)
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,9 @@ def scan(
     name = folder_name(model, network.chosen, network.weights or checkpoints)
     folder = work.out or Path("biascope-runs") / name
     run = work.run(folder, data_root=samples.data_root)
-    families = families_of(model, shape, network.chosen, network.weights, checkpoints, network.batchnorm)
+    families = families_of(
+        model, shape, network.chosen, network.weights, checkpoints, network.batchnorm, network.named_axes
+    )
     done = scan_of(families, shape or usual_shape(model, network.chosen), sampling, data=found, run=run)
     keep_settings(folder)
     print_results(done.results, done.report, work.as_json)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -26,6 +27,9 @@ from biascope.runs.randomness import generator_for
 DENSE_LIMIT = 8192  # largest D whose D × D matrix is formed
 ROWS_LIMIT = 2**29  # most numbers kept as rows over all groups, 2 GiB
 SKETCH_SIZE = 128
+
+
+Coefficients = Callable[[Tensor], Tensor]  # of rows in an orthonormal basis
 
 
 class SecondMoment(ABC):
@@ -54,6 +58,14 @@ class SecondMoment(ABC):
     @abstractmethod
     def quadratic(self, vectors: Tensor) -> Tensor:
         """``vᵀ S v`` for each column."""
+
+    @abstractmethod
+    def energies(self, coefficients: Coefficients | None) -> Tensor | None:
+        """``Σ w |⟨b, r⟩|²`` for each vector b of an orthonormal basis, ``(D,)``; ``None`` if the sum does not determine it.
+
+        Args:
+            coefficients: ``⟨b, r⟩`` of rows ``(r, D)``; ``None`` for the rows themselves.
+        """
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
@@ -106,6 +118,16 @@ class Dense(SecondMoment):
     @override
     def quadratic(self, vectors: Tensor) -> Tensor:
         return (vectors * (self.matrix @ vectors)).sum(0)
+
+    @override
+    def energies(self, coefficients: Coefficients | None) -> Tensor | None:
+        if coefficients is None:
+            return self.matrix.diagonal().clone()
+        turned = coefficients(self.matrix).T  # the matrix is symmetric: its columns in the basis
+        parts = torch.split(torch.arange(len(turned), device=turned.device), 256)
+        return torch.cat(
+            [coefficients(turned[part].conj()).conj()[torch.arange(len(part)), part].real for part in parts]
+        )
 
     @override
     def tensors(self) -> dict[str, Tensor]:
@@ -189,6 +211,14 @@ class Rows(SecondMoment):
         return total
 
     @override
+    def energies(self, coefficients: Coefficients | None) -> Tensor | None:
+        found: list[Tensor] = []
+        for part, sign in zip(self.parts, self.signs, strict=True):
+            rows = part.double()
+            found.append(sign * (rows if coefficients is None else coefficients(rows)).abs().square().sum(0))
+        return torch.stack(found).sum(0)
+
+    @override
     def tensors(self) -> dict[str, Tensor]:
         found = {}
         for name, wanted in (("rows", 1.0), ("subtracted", -1.0)):
@@ -251,6 +281,10 @@ class Sketch(SecondMoment):
     @override
     def quadratic(self, vectors: Tensor) -> Tensor:
         return (self.factor().T.to(vectors.dtype) @ vectors).square().sum(0)
+
+    @override
+    def energies(self, coefficients: Coefficients | None) -> Tensor | None:
+        return None
 
     @override
     def tensors(self) -> dict[str, Tensor]:

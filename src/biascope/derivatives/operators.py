@@ -18,6 +18,7 @@ from typing_extensions import override
 from biascope.derivatives.moments import DENSE_LIMIT, SKETCH_SIZE, Dense, Moments, PowerSums, Rows, Sketch, unit_of
 from biascope.results.estimate import Estimate, freedom_of, jackknife
 from biascope.runs.ambient import under_torch_defaults
+from biascope.tasks.divisions import Division
 
 
 @under_torch_defaults
@@ -132,6 +133,13 @@ class EstimatedOperator(LinearOperator):
     @abstractmethod
     def along(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """``vᵀĈv`` for each column, and its standard error from the spread over groups."""
+
+    def energies(self, divisions: Sequence[Division]) -> Tensor | None:
+        """The trace in each part of each division, one after another, for each group of draws: ``(groups, parts)``.
+
+        Groups add: the mean over them is that of all draws. ``None`` if the estimate does not determine them.
+        """
+        return None
 
     @abstractmethod
     def halves(self) -> tuple[Self, Self]:
@@ -275,6 +283,24 @@ class GradientCovariance(EstimatedOperator):
         )
         error = values.std(0) / math.sqrt(len(each)) if len(each) > 2 else torch.full_like(values[0], math.nan)
         return scale * (share @ values), scale * error
+
+    @override
+    def energies(self, divisions: Sequence[Division]) -> Tensor | None:
+        mean = self.total.total / self.draws if self.centred else torch.zeros_like(self.total.total)
+        scale = len(self.groups) * self.unit**2 / (self.draws - 1 if self.centred else self.draws)
+        found = []
+        for group in self.groups:
+            parts = []
+            for division in divisions:
+                energies = group.second.energies(division.coefficients)
+                if energies is None:
+                    return None
+                turned = division.coefficients or (lambda rows: rows)
+                centre, total = turned(torch.stack([mean, group.total]))
+                energies += group.draws * centre.abs().square() - 2 * (centre.conj() * total).real
+                parts.append(division.summed(energies))
+            found.append(torch.cat(parts) * scale)
+        return torch.stack(found) if divisions else None
 
     def halves(self) -> tuple[GradientCovariance, GradientCovariance]:
         """The covariance of the even and of the odd groups: two independent estimates."""

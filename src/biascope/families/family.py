@@ -17,10 +17,12 @@ from biascope.families import weights
 from biascope.families.acceptance import accepted_outputs, module_built, require_measurable, shape_of
 from biascope.families.draws import Draws, GivenDraws, InitialDraws, MappedDraws, RepeatedDraws
 from biascope.families.inputs import placed, taken
+from biascope.families.layer_axes import axes_by_layers
 from biascope.families.network import PROOF, Network
 from biascope.families.origin import Origin, UnlikeError
 from biascope.families.tape import Builder, Tape, TapeError, built
 from biascope.families.unregistered import differences, random_content, structure_of
+from biascope.results.axes import Axis
 from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.code import code_as_made, code_of
 from biascope.runs.digest import fingerprint
@@ -49,6 +51,7 @@ class Family(ABC):
         unregistered: Names of module attributes outside parameters and buffers that differ between members.
         build: Builds a member; ``None`` where members are given.
         others: The modules of given members but the first.
+        axes: What the axes of an input are, where a library or the user says so.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Family(ABC):
     unregistered: tuple[str, ...] = ()
     build: Builder | None = field(default=None, kw_only=True, repr=False)
     others: tuple[Origin, ...] = field(default=(), kw_only=True, repr=False, compare=False)
+    axes: tuple[Axis, ...] = field(default=(), kw_only=True, repr=False, compare=False)
 
     @staticmethod
     def initialised(build: Builder, name: str | None = None, batchnorm: str = "eval") -> Family:
@@ -296,6 +300,29 @@ self.register_buffer('B', …) instead of self.B = ….
             if error.member or not str(error):
                 raise ValueError(self._disagreement(error.member)) from None
             raise
+
+    def axes_at(self, x: Any, run: Run | None = None) -> tuple[Axis, ...]:
+        """What the axes of an input are: as it was said, else as the first layer has them; empty where neither tells.
+
+        Args:
+            x: Inputs ``(n, …)``, any pytree.
+            run: Device and precision; float32 on the CPU by default.
+
+        Raises:
+            ValueError: If other axes were named than inputs have.
+        """
+        if not isinstance(x, Tensor):
+            return self.axes
+        if self.axes:
+            if len(self.axes) != x.dim() - 1:
+                raise ValueError(
+                    f"The axes of {self.name} must be as many as those of its inputs ({shape_of(x)}), got "
+                    f"{','.join(axis.name for axis in self.axes)}. Name each of them in --axes."
+                )
+            return self.axes
+        device, dtype = (torch.device("cpu"), torch.float32) if run is None else (run.torch_device, run.dtype)
+        template = self.template.to(device, dtype)
+        return axes_by_layers(template, template.module, placed(taken(x, PROOF), device, dtype, copy=True))
 
     def draw(self, num: int, *, seed: int, run: Run | None = None) -> Network:
         """A stack of the first ``num`` members of the stream under a seed.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from biascope.families.family import Family
+from biascope.results.axes import Axis
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class NamedModel:
         mean: Of each channel in the data that it was made for, in units of a pixel from 0 to 1; empty if that is not said.
         spread: Standard deviation of each channel, likewise.
         classes: Number of outputs, if they are classes.
+        axes: What the axes of an input are.
     """
 
     name: str
@@ -62,12 +65,15 @@ class NamedModel:
     mean: tuple[float, ...] = ()
     spread: tuple[float, ...] = ()
     classes: int | None = None
+    axes: tuple[Axis, ...] = ()
 
     def family(self, batchnorm: str = "eval") -> Family:
         """One network if it came with weights, else its law of initial weights."""
-        if not self.trained:
-            return Family.initialised(self.build, name=self.name, batchnorm=batchnorm)
-        return Family.point(self.build(), self.name, batchnorm, build=self.build)
+        if self.trained:
+            found = Family.point(self.build(), self.name, batchnorm, build=self.build)
+        else:
+            found = Family.initialised(self.build, name=self.name, batchnorm=batchnorm)
+        return dataclasses.replace(found, axes=self.axes)
 
 
 def label_of(name: str, settings: Mapping[str, Any]) -> str:

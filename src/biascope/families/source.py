@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import difflib
 import functools
 import hashlib
@@ -28,6 +29,7 @@ from biascope.families.acceptance import module_built
 from biascope.families.family import Family
 from biascope.families.named_model import Asked, NamedModel, label_of
 from biascope.families.tape import Builder
+from biascope.results.axes import Axis
 from biascope.results.wording import natural_order
 from biascope.runs.ambient import settings_kept, under_torch_defaults
 from biascope.runs.failures import FOREIGN, reason_of
@@ -184,6 +186,13 @@ def usual_shape(source: str, settings: Mapping[str, Any] | None = None) -> tuple
     return (int((settings or {}).get("coordinates", parameters["coordinates"].default)),)
 
 
+def _usual_axes(source: str) -> tuple[Axis, ...]:
+    """What an input of the papers' networks is, where it is no image."""
+    if ":" in source or "coordinates" not in inspect.signature(networks.builder(source)).parameters:
+        return ()
+    return (Axis("coordinate"),)
+
+
 def _library_model(source: str, shape: tuple[int, ...] | None, settings: Mapping[str, Any] | None) -> NamedModel | None:
     """The model of a library, ``None`` for any other."""
     return libraries.named(source, Asked.of(shape, settings)) if libraries.kind_of(source) else None
@@ -326,8 +335,10 @@ def family_of(
             )
         return model.family(batchnorm)
     name, build = (model.name, model.build) if model is not None else builder_of(source, shape, settings)
+    axes = _usual_axes(source) if model is None else model.axes
     if weights_file is None:
-        return Family.initialised(_reporting(name, build), name=name, batchnorm=batchnorm)
+        family = Family.initialised(_reporting(name, build), name=name, batchnorm=batchnorm)
+        return dataclasses.replace(family, axes=axes)
     found, where = weights.load(weights_file), str(weights_file)
 
     def trained() -> nn.Module:
@@ -337,7 +348,8 @@ def family_of(
 
     with forked_rng(0):
         module = trained()
-    return Family.point(module, f"{name} at {as_text(Path(weights_file).stem)}", batchnorm, build=trained)
+    point = Family.point(module, f"{name} at {as_text(Path(weights_file).stem)}", batchnorm, build=trained)
+    return dataclasses.replace(point, axes=axes)
 
 
 def _reporting(name: str, build: Builder) -> Builder:

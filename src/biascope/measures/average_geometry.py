@@ -42,14 +42,18 @@ class Geometry(CovarianceResult):
 
     @override
     def sentence(self) -> str:
+        words = [self._spread(), *(text for text, _ in self.located())]
+        if not self.unclear() and not self.effective_rank.contains(self.size) and (prefers := self.preference()):
+            words.append(f"The network prefers {prefers}.")
+        return " ".join(words)
+
+    def _spread(self) -> str:
         rank, size = self.effective_rank, self.size
         if self.unclear():
             return f"{self.subject} needs more draws: it is unclear over how many of {size} directions its gradient spreads."
         if rank.contains(size):
             return f"Averaged over inputs, the gradient of {self.subject} {self.evenly()}."
-        prefers = self.preference()
-        words = f"Averaged over inputs, the gradient of {self.subject} spreads over about {self.counted()} of {size} directions."
-        return words + (f" The network prefers {prefers}." if prefers else "")
+        return f"Averaged over inputs, the gradient of {self.subject} spreads over about {self.counted()} of {size} directions."
 
     @override
     def story(self) -> Story:
@@ -65,9 +69,12 @@ class Geometry(CovarianceResult):
         )
 
     def _sentences(self) -> list[Sentence]:
-        prefers = self.preference()
-        words = self.sentence().replace(f" The network prefers {prefers}.", "") if prefers else self.sentence()
-        found = [Sentence(words, "spectrum"), *self.preference_sentences(), *self.resolved_sentence()]
+        found = [
+            Sentence(self._spread(), "spectrum"),
+            *self.located(),
+            *self.preference_sentences(),
+            *self.resolved_sentence(),
+        ]
         # A picture of directions belongs to other measurements; here the viewer shows them.
         return [Sentence(text, "directions" if key == "leading_directions" else key) for text, key in found]
 
@@ -75,11 +82,11 @@ class Geometry(CovarianceResult):
     def plots(self, dark: bool = False) -> dict[str, Figure]:
         from biascope.results import draw
 
-        pictures = {}
+        pictures = self.share_plots(dark)
         if self.matrix.size:
             pictures["geometry"] = captioned(
                 "Average geometry G, relative to its mean diagonal",
-                draw.matrix(self.matrix, self.input_shape, dark=dark),
+                draw.matrix(self.matrix, self.input_axes, dark=dark),
             )
         pictures["spectrum"] = captioned(
             "Spectrum of the average geometry",
@@ -168,7 +175,7 @@ def average_geometry(
     dense = np.zeros((0, 0), np.float32) if matrix is None else narrowed(matrix).cpu().numpy()
     settled = {"outputs": sampler.outputs, "draws": covariance.draws, "warnings": doubts_of_tail(covariance)}
     return Geometry(
-        **covariance_fields(covariance, probe.input_shape, keep),
+        **covariance_fields(covariance, family, probe, keep),
         matrix=dense,
         derivative=estimator,
         step=step if estimator == "difference" else None,

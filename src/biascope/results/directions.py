@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from biascope.results.axes import InputAxes
 from biascope.results.numbers import rounded
 from biascope.results.story import Directions
 
@@ -41,20 +42,32 @@ class Stepper:
         return int(self.directions.vectors.shape[1])
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Height and width of a direction."""
-        known = self.directions.input_shape
-        return (known[-2], known[-1]) if len(known) > 1 else (1, known[0])
+    def axes(self) -> InputAxes:
+        """What an input is."""
+        return self.directions.axes
 
     @property
-    def features(self) -> bool:
-        """Whether inputs are numbers in no order: a frequency of theirs means nothing."""
-        return len(self.directions.input_shape) == 1
+    def shape(self) -> tuple[int, int]:
+        """Height and width of a direction as it is drawn."""
+        if self.axes.image:
+            return self.axes.shape[-2], self.axes.shape[-1]
+        height, width = self.axes.laid_out(self.directions.vectors[:1]).shape[1:]
+        return height, width
+
+    @property
+    def bars(self) -> bool:
+        """Whether a direction is drawn as bars: its numbers are in no order."""
+        return len(self.axes.shape) == 1 and not self.axes.axes[0].ordered
 
     @property
     def signal(self) -> bool:
-        """Whether a direction is drawn as a curve."""
+        """Whether a direction is drawn as a curve, or as bars."""
         return min(self.shape) == 1
+
+    @property
+    def frequencies(self) -> bool:
+        """Whether its frequencies mean something: those of an image, or of one signal along time."""
+        return self.axes.image or (self.signal and "time" in self.axes.names)
 
     @property
     def channels(self) -> int:
@@ -64,7 +77,20 @@ class Stepper:
     @property
     def coloured(self) -> bool:
         """Whether a direction is drawn in colours."""
-        return self.channels == 3
+        return self.axes.image and self.channels == 3
+
+    @property
+    def layout(self) -> str:
+        """What is drawn, in words."""
+        if self.axes.image:
+            return "as an input"
+        if self.bars:
+            return f"weight of each {self.axes.axes[0].noun(1)}, from the first to the last"
+        return (
+            f"along its {self.axes.axes[0 if self.shape[0] == 1 else -1].noun(2)}"
+            if self.signal
+            else self.axes.layout()
+        )
 
     @property
     def resolved(self) -> int | None:
@@ -81,7 +107,8 @@ class Stepper:
             "height": self.shape[0],
             "width": self.shape[1],
             "resolved": len(given.vectors) if given.resolved is None else given.resolved,
-            "features": self.features,
+            "bars": self.bars,
+            "frequencies": self.frequencies,
             "values": [rounded(value) for value in values],
             "errors": [rounded(error) for error in given.errors],
             "mean": rounded(given.mean),
@@ -98,7 +125,8 @@ def filled(steppers: Sequence[Stepper], room: int) -> list[Stepper]:
         vectors = found[place].directions.vectors
         each = math.ceil(vectors.shape[1] * 4 / 3) + 12
         count = max(1, min(len(vectors), room // (len(found) - before) // each))
-        shown = vectors[:count]
+        axes = found[place].axes
+        shown = vectors[:count] if axes.image else axes.laid_out(vectors[:count]).reshape(-1, vectors.shape[1])
         # The sign is arbitrary: the largest entry is made positive, as in the pictures.
         largest = np.take_along_axis(shown, np.abs(shown).argmax(1)[:, None], 1)
         whole = np.rint(127 * shown / np.where(largest == 0, 1, largest)).astype(np.int8)

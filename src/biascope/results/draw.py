@@ -25,11 +25,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
+    from biascope.results.axes import InputAxes
+    from biascope.results.estimate import Estimate
+
 Curves = Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]]  # eigenvalues, standard errors, held-out variances
 WIDTH = 4.6  # inches; on a screen 390 pixels wide, where pictures fill it, the smallest text is then 10 pixels high
 _DUST = 1e-9  # eigenvalues below this share of the largest are rounding errors of zero
 _CELLS = 256  # most rows of a matrix that are drawn one by one
 _PIXELS = 64  # most pixels along a side of a small picture
+_BARS = 32  # parts that are drawn as bars; along an order, more are a curve
 _REACH = 8  # largest pixel offset of the local structure
 
 
@@ -162,6 +166,67 @@ def directions(images: np.ndarray, labels: Sequence[str], *, columns: int = 5, d
     return figure
 
 
+def planes(images: np.ndarray, labels: Sequence[str], layout: str, *, dark: bool = False) -> Figure:
+    """Directions ``(k, down, across)`` that are no images: each as a heat map in a row of its own, laid out as the words say."""
+    reading = f"Directions by number, {layout}. Orange is positive, blue negative; the overall sign is arbitrary."
+    images = np.asarray(images, np.float64)
+    figure, colours = blank(0.4 + 1.1 * len(images), reading), PALETTE[dark]
+    grid = figure.add_gridspec(len(images), 1)
+    for row, (image, label) in enumerate(zip(images, labels, strict=True)):
+        axes = panel(figure, dark, grid[row, 0])
+        heat(axes, image / (image.flat[np.abs(image).argmax()] or 1.0), dark, (-1, 1), aspect="auto")
+        axes.set_ylabel(plain(label), rotation=0, ha="right", va="center", color=colours.ink)
+        axes.set(xticks=[], yticks=[])
+    return figure
+
+
+def shares(
+    shares: Sequence[Estimate],
+    isotropic: np.ndarray,
+    labels: Sequence[str],
+    *,
+    along: str,
+    ordered: bool,
+    dark: bool = False,
+) -> Figure:
+    """The share of each part in per cent with its 95 % interval, beside that of an isotropic network.
+
+    Parts in an order are shown in it; others by size, if they are too many for all to be named.
+    """
+    reading = (
+        "Each share is of all of the gradient's energy, with its 95 % interval. The dotted line is an even spread."
+    )
+    values = 100 * np.array([[share.value, share.low, share.high] for share in shares])
+    even = 100 * np.asarray(isotropic)
+    place = np.arange(len(values))
+    if not ordered and len(values) > _BARS:
+        place = np.argsort(-values[:, 0])[:_BARS]
+        reading += f" The {_BARS} largest of {len(values)} {along} are shown."
+    values, even, labels = values[place], even[place], [labels[at] for at in place.tolist()]
+    named = not ordered and any(not label.isdecimal() for label in labels)
+    figure, colours = blank(0.9 + 0.22 * len(labels) if named else 2.7, reading), PALETTE[dark]
+    axes, at = panel(figure, dark), np.arange(len(labels))
+    apart = np.abs(np.nan_to_num(values[:, 1:], nan=0.0, posinf=100.0) - values[:, :1]).T
+    style: dict[str, Any] = {"color": colours.lines[0]}
+    if named:
+        axes.barh(at, values[:, 0], xerr=apart, ecolor=colours.muted, **style)
+        axes.plot(even, at, linestyle=":", color=colours.muted)
+        axes.set_yticks(at, [plain(label) for label in labels])
+        axes.invert_yaxis()
+        axes.set(xlabel="share in %", xlim=(0, None))
+        return figure
+    if len(labels) > _BARS:
+        axes.fill_between(at, *np.clip(values[:, 1:], 0, 100).T, alpha=0.25, linewidth=0, **style)
+        axes.plot(at, values[:, 0], linewidth=1.6, **style)
+    else:
+        axes.bar(at, values[:, 0], yerr=apart, ecolor=colours.muted, **style)
+    axes.plot(at, even, linestyle=":", color=colours.muted)
+    every = math.ceil(len(labels) / 12)
+    axes.set_xticks(at[::every], labels[::every])
+    axes.set(xlabel=along, ylabel="share in %", ylim=(0, None))
+    return figure
+
+
 def similarity(sizes: np.ndarray, similarity: np.ndarray, size: int, *, dark: bool = False) -> Figure:
     """Similarity of two subspaces against their dimension k, with the level k/D of chance; nan is left out."""
     reading = (
@@ -181,47 +246,55 @@ def similarity(sizes: np.ndarray, similarity: np.ndarray, size: int, *, dark: bo
     return figure
 
 
-def matrix(matrix: np.ndarray, input_shape: tuple[int, ...], *, dark: bool = False) -> Figure:
-    """A covariance ``(D, D)`` relative to its mean diagonal: as a heat map, by the offset, and its diagonal.
+def matrix(matrix: np.ndarray, axes: InputAxes, *, dark: bool = False) -> Figure:
+    """A covariance ``(D, D)`` relative to its mean diagonal: as a heat map, its diagonal, and the mean by offset.
 
-    The last two axes of the input's shape are those of a picture, if neither is 1.
+    Offsets are those between the pixels of a picture or the places of one ordered axis; other inputs have none.
     """
     relative = np.asarray(matrix, np.float64) / (float(np.diag(matrix).mean()) or 1.0)
-    height, width = input_shape[-2:] if len(input_shape) > 1 else (1, input_shape[0])
-    picture = min(height, width) > 1
+    height, width = axes.shape[-2:] if axes.image else (1, axes.shape[-1])
+    picture = axes.image and min(height, width) > 1
+    shifted = axes.image or (len(axes.shape) == 1 and axes.axes[0].ordered)
     shown, block = _smaller(relative, _CELLS)
-    many = "pixels" if picture else "entries"
-    reading = f"Colour off the diagonal shows which {many} act together. The mean by offset shows the same, averaged over the "
-    reading += f"input (1 at its centre). The diagonal shows which {many} matter."
+    many = "pixels" if picture else axes.axes[-1].noun(2) if len(axes.shape) == 1 else "entries"
+    reading = f"Colour off the diagonal shows which {many} act together. The diagonal shows which {many} matter."
+    if shifted:
+        reading += " The mean by offset shows what acts together, averaged over the input (1 at its centre)."
     if block > 1:
         reading += f" The large picture is averaged over blocks of {block} × {block} entries."
     figure, colours = blank(5.2, reading), PALETTE[dark]
     grid = figure.add_gridspec(2, 2, height_ratios=(1.75, 1))
-    whole, near, diagonal = (panel(figure, dark, cell) for cell in (grid[0, :], grid[1, 0], grid[1, 1]))
+    whole = panel(figure, dark, grid[0, :])
+    diagonal = panel(figure, dark, grid[1, 1] if shifted else grid[1, :])
     # A floor to the scale, here and below, keeps noise around zero from filling it.
     reach = max(float(np.abs(shown[~np.eye(len(shown), dtype=bool)]).max(initial=0.0)), 0.1)
     end = len(relative) + 0.5
     heat(whole, shown, dark, (-reach, reach), bar=4, extent=(0.5, end, end, 0.5))
-    whole.set(xlabel="input pixel, counted row by row" if picture else "input entry")
-    near.set_title("mean by offset", fontsize=10, color=colours.ink)
+    of = "input pixel, counted row by row" if picture else axes.numbers
+    whole.set(xlabel=of)
     diagonal.set_title("diagonal", fontsize=10, color=colours.ink)
+    variances = np.diag(relative).reshape(-1, height, width).mean(0) if axes.image else np.diag(relative)
+    if picture:
+        heat(diagonal, variances, dark, bar=3)
+        diagonal.set(xticks=[], yticks=[])
+    else:
+        diagonal.plot(np.arange(1, variances.size + 1), variances.ravel(), "o", markersize=3, color=colours.lines[0])
+        diagonal.set(xlabel=of, ylim=(0, None))
+    if not shifted:
+        return figure
+    near = panel(figure, dark, grid[1, 0])
+    near.set_title("mean by offset", fontsize=10, color=colours.ink)
     offsets = _by_offset(relative, height, width)
     down, right = (length // 2 for length in offsets.shape)
-    variances = np.diag(relative).reshape(-1, height, width).mean(0)
     if picture:
         reach = max(float(np.delete(np.abs(offsets).ravel(), offsets.size // 2).max(initial=0.0)), 0.05)
         edges = (-right - 0.5, right + 0.5, down + 0.5, -down - 0.5)
         heat(near, offsets, dark, (-reach, reach), bar=2, extent=edges)
-        heat(diagonal, variances, dark, bar=3)
         near.set(xlabel="pixels to the right", ylabel="pixels down")
-        diagonal.set(xticks=[], yticks=[])
     else:
         reach = max(down, right)
-        style: dict[str, Any] = {"marker": "o", "markersize": 3, "color": colours.lines[0]}
-        near.plot(np.arange(-reach, reach + 1), offsets.ravel(), **style)
-        diagonal.plot(np.arange(1, variances.size + 1), variances.ravel(), **style)
-        near.set(xlabel="entries apart")
-        diagonal.set(xlabel="input entry", ylim=(0, None))
+        near.plot(np.arange(-reach, reach + 1), offsets.ravel(), "o-", markersize=3, color=colours.lines[0])
+        near.set(xlabel=f"{many} apart")
     return figure
 
 

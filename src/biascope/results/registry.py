@@ -171,6 +171,8 @@ class Measurement(Generic[P, R]):
         record = recorded(self.name, self.paper, settings=settings, seconds=seconds, run=run)
         if family is not None:
             record["family"] = _identity(family)
+            axes = () if probe is None else family.axes_at(probe.few(run), run)
+            record["family"] |= {"axes": [axis.as_dict() for axis in axes]} if axes else {}
         if families is not None:
             record["families"] = [_identity(each) for each in families]
         if probe is not None:
@@ -210,11 +212,10 @@ class Measurement(Generic[P, R]):
         if family is None:
             return
         if (probe := arguments.get("probe")) is not None:
-            from biascope.runs.run import Run
-
-            few = _few_inputs(probe, None, None, run or Run())
+            few = probe.few(run)
             family.first_outputs(few, run)
             family.check_forward(few, run)
+            family.axes_at(few, run)
 
     def _doubts(self, family: Any, probe: Any, data: Any, settings: Mapping[str, Any], run: Any) -> list[str]:
         """Warnings from cheap checks of this measurement."""
@@ -249,17 +250,10 @@ def _identity(family: Any) -> dict[str, Any]:
 
 def _few_inputs(probe: Any, data: Any, split: str | None, run: Any) -> Any:
     """Two of the inputs that were measured at, on the device and in the precision of a run."""
-    import torch
-    from torch.utils._pytree import tree_map
-
     if probe is not None:
-        inputs = probe.inputs(0, 1, run)
-        inputs = (
-            tree_map(lambda leaf: leaf[0] if isinstance(leaf, torch.Tensor) else leaf, inputs)
-            if probe.fresh
-            else inputs
-        )
-        return tree_map(lambda leaf: leaf[:2] if isinstance(leaf, torch.Tensor) else leaf, inputs)
+        return probe.few(run)
+    import torch
+
     split = split or next(iter(data.sizes))
     x = data.batch(split, torch.tensor([0, data.sizes[split] - 1]))[0].to(run.torch_device)
     return x.to(run.dtype) if x.is_floating_point() else x

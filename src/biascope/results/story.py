@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from biascope.results.axes import InputAxes
 from biascope.results.estimate import Estimate
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Directions:
 
     Attributes:
         vectors: ``(direction, input)``, from most to least variance.
-        input_shape: Shape of one input.
+        axes: What one input is.
         values: Variance along each.
         errors: Standard error of each variance.
         mean: Mean variance over all directions.
@@ -96,7 +97,7 @@ class Directions:
     """
 
     vectors: np.ndarray
-    input_shape: tuple[int, ...]
+    axes: InputAxes
     values: np.ndarray
     errors: np.ndarray
     mean: float

@@ -143,6 +143,13 @@ class Probe:
         """The first member's inputs, without what only accompanies them (a flag in a dict)."""
         return [leaf for leaf in tree_leaves(self.inputs(0, 1, run)) if isinstance(leaf, Tensor)]
 
+    def few(self, run: Run | None = None) -> Any:
+        """Two of the inputs, on the device and in the precision of a run; in float32 on the CPU by default."""
+        found = self.inputs(0, 1, run or Run(device="cpu"))
+        if self.fresh:
+            found = tree_map(lambda leaf: leaf[0] if isinstance(leaf, Tensor) else leaf, found)
+        return tree_map(lambda leaf: leaf[:2] if isinstance(leaf, Tensor) else leaf, found)
+
     def inputs(self, start: int, stop: int, run: Run) -> Any:
         """Inputs for members ``start … stop−1``: ``(n, …)`` if fixed, ``(stop − start, n, …)`` if fresh."""
         device = run.torch_device

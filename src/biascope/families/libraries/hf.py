@@ -16,9 +16,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from biascope.families.libraries.one_tensor import KNOWN, OneTensor, is_causal, readout_in_words, table_scale, taken_by
+from biascope.families.libraries.one_tensor import (
+    KNOWN,
+    OneTensor,
+    is_causal,
+    position_read,
+    readout_in_words,
+    table_scale,
+    taken_by,
+)
 from biascope.families.libraries.packages import imported
 from biascope.families.named_model import Asked, NamedModel, image_shape, text_shape
+from biascope.results.axes import Axis
 from biascope.runs.failures import FOREIGN, reason_of
 from biascope.runs.randomness import forked_rng
 
@@ -164,7 +173,21 @@ def model_of(source: str, name: str, make: Any, asked: Asked, *, trained: bool =
         shape,
         trained,
         classes=labels,
+        axes=_axes(model, tensor, shape),
     )
+
+
+def _axes(model: Any, tensor: OneTensor, shape: tuple[int, ...]) -> tuple[Axis, ...]:
+    """What the axes of an input are, by the name under which the model takes it."""
+    if tensor.takes == "inputs_embeds":
+        read = position_read(model, tensor.scale * torch.ones(1, *shape), tensor.causal)
+        return Axis("token", read=read), Axis("channel")
+    known = {
+        "pixel_values": ("channel", "height", "width"),
+        "input_features": ("band", "time"),
+        "input_values": ("time",),
+    }
+    return tuple(map(Axis, known.get(tensor.takes, ())))
 
 
 def _shape(source: str, takes: str, config: Any, asked: tuple[int, ...] | None) -> tuple[int, ...]:

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from biascope.runs.failures import FOREIGN
+
 #: Beside the name that a model gives its main input: what it takes in its place, if that has no gradient.
 _REAL = {"input_ids": "inputs_embeds"}
 KNOWN = ("inputs_embeds", "pixel_values", "input_features", "input_values")
@@ -112,6 +114,26 @@ def is_causal(config: Any, model: Any) -> bool:
     finally:
         model.train(was_training)
     return one is not None and two is not None and bool((one[:, 0] == two[:, 0]).all())
+
+
+def position_read(model: Any, x: Tensor, causal: bool) -> int | None:
+    """The one position that :func:`read` looks at in the last layer, counted from the end if it is the last; ``None`` for several."""
+    was_training = model.training
+    try:
+        with torch.enable_grad():
+            outputs = model.eval()(**{taken_by(model): x.requires_grad_()}, output_hidden_states=True)
+            last = (getattr(outputs, "hidden_states", None) or (None,))[-1]
+            if last is None:
+                return None
+            (slope,) = torch.autograd.grad(read(outputs, causal).sum(), last, allow_unused=True)
+    except FOREIGN:  # what it reads is told only where it can be found
+        return None
+    finally:
+        model.train(was_training)
+    if slope is None or slope.dim() != 3:
+        return None
+    places = slope.abs().sum((0, 2)).nonzero().flatten().tolist()
+    return None if len(places) != 1 else -1 if places[0] == slope.shape[1] - 1 else int(places[0])
 
 
 def _by_position(outputs: Any) -> Tensor | None:

@@ -17,16 +17,21 @@ from typing_extensions import override
 from biascope.derivatives.operators import EstimatedOperator, GradientCovariance
 from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
 from biascope.measures.covariance.compare import concluded, noise_floor, overlaid
+from biascope.measures.covariance.shares import Shares, share_fields, shares_of
+from biascope.results.axes import Axis, InputAxes
 from biascope.results.draw import captioned
 from biascope.results.estimate import Estimate, Number
 from biascope.results.result import Result
 from biascope.results.story import Compared, Directions, Sentence, Step, Story, model_word
-from biascope.results.wording import listed
+from biascope.results.wording import listed, snake
 from biascope.runs.rehearsal import counted
 from biascope.tasks.bases import spatial_frequency
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from biascope.families.family import Family
+    from biascope.tasks.probe import Probe
 
 _SIMILARITY_SIZES = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500)
 _TOLERANCE = 1e-4  # relative residual of eigenpairs that are iterated for: far below what finitely many draws blur
@@ -59,6 +64,9 @@ class CovarianceResult(Result, ABC):
         seed: Random seed for the weights.
         resolved: How many leading directions the draws resolve, see :func:`resolved_directions`; ``None`` in results of versions
             that did not count them.
+        parts: Parts into which the axes of the input divide it, such as ``"time: 3"``; none of images.
+        energies: Energy of the gradient in each part, for each group of draws; its mean over groups is that of all draws.
+        isotropic: The share of each part if no direction were preferred.
     """
 
     eigenvalues: np.ndarray
@@ -79,6 +87,9 @@ class CovarianceResult(Result, ABC):
     average: str = field(default="", kw_only=True)
     seed: int | None = field(default=None, kw_only=True)
     resolved: int | None = field(default=None, kw_only=True)
+    parts: tuple[str, ...] = field(default=(), kw_only=True)
+    energies: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)), kw_only=True)
+    isotropic: np.ndarray = field(default_factory=lambda: np.zeros(0), kw_only=True)
 
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "eigenvalues": ("direction",),
@@ -87,6 +98,8 @@ class CovarianceResult(Result, ABC):
         "directions": ("direction", "input"),
         "similarity_sizes": ("subspace",),
         "similarity": ("subspace",),
+        "energies": ("group", "part"),
+        "isotropic": ("part",),
     }
     #: Fields that earlier versions kept among the settings, and their names there.
     _AMONG_SETTINGS: ClassVar[Mapping[str, str]] = {
@@ -121,6 +134,16 @@ class CovarianceResult(Result, ABC):
         return math.prod(self.input_shape)
 
     @property
+    def input_axes(self) -> InputAxes:
+        """What the axes of an input are."""
+        told = self.provenance.get("family", {}).get("axes", [])
+        return InputAxes.of([Axis.from_dict(each) for each in told], tuple(self.input_shape))
+
+    def shares(self) -> list[Shares]:
+        """How the energy of the gradient is shared among the places of each axis, and among frequencies along time."""
+        return shares_of(self.parts, self.energies, self.isotropic, self.input_axes)
+
+    @property
     def estimator(self) -> str:
         """How gradients were taken, in words."""
         if self.derivative.startswith("mixed"):
@@ -147,20 +170,48 @@ class CovarianceResult(Result, ABC):
             traces={self.subject: self.trace.value},
             dark=dark,
         )
-        pictures = {"spectrum": captioned(f"{spectrum} along each direction", curve)}
+        pictures = {**self.share_plots(dark), "spectrum": captioned(f"{spectrum} along each direction", curve)}
         count = len(self.directions) if self.resolved is None else self.resolved
         shown = [index for index in (0, 1, 2, 3, 4, 9, 19, 49, 99) if index < count]
         if len(self.input_shape) >= 2 and shown:
-            images = self.directions[shown].reshape(-1, *self.input_shape)
             labels = [str(index + 1) for index in shown]
-            pictures["leading_directions"] = captioned(
-                "Leading directions in pixels and in frequency", draw.directions(images, labels, dark=dark)
-            )
+            axes = self.input_axes
+            if axes.image:
+                images = self.directions[shown].reshape(-1, *self.input_shape)
+                caption, figure = (
+                    "Leading directions in pixels and in frequency",
+                    draw.directions(images, labels, dark=dark),
+                )
+            else:
+                caption = f"Leading directions, {axes.layout()}"
+                figure = draw.planes(axes.laid_out(self.directions[shown]), labels, axes.layout(), dark=dark)
+            pictures["leading_directions"] = captioned(caption, figure)
         pictures["agreement_of_halves"] = captioned(
             "Agreement of the two halves of the draws",
             draw.similarity(self.similarity_sizes, self.similarity, self.size, dark=dark),
         )
         return pictures
+
+    def share_plots(self, dark: bool) -> dict[str, Figure]:
+        """The share of each place along each axis, and of frequencies along time."""
+        from biascope.results import draw
+
+        found = {}
+        for shares in self.shares():
+            many = shares.axis.noun(2)
+            caption = (
+                "Sensitivity by frequency" if shares.name == "frequency" else f"Sensitivity by {shares.axis.noun(1)}"
+            )
+            figure = draw.shares(
+                shares.each(),
+                shares.isotropic,
+                shares.labels,
+                along="cycles in the whole input" if shares.name == "frequency" else many,
+                ordered=shares.name == "frequency" or shares.axis.ordered,
+                dark=dark,
+            )
+            found[f"sensitivity_by_{snake(shares.name)}"] = captioned(caption, figure)
+        return found
 
     @override
     def story(self) -> Story:
@@ -169,7 +220,7 @@ class CovarianceResult(Result, ABC):
             page_title=f"Inductive bias of {self.subject}: what it finds easy to learn",
             next_steps=self._next_steps(),
             directions=Directions(
-                self.directions, self.input_shape, self.eigenvalues, self.eigenvalue_errors, mean, self.resolved
+                self.directions, self.input_axes, self.eigenvalues, self.eigenvalue_errors, mean, self.resolved
             ),
             compared=Compared(
                 kind=self.estimator,
@@ -204,6 +255,11 @@ class CovarianceResult(Result, ABC):
         found = [Sentence(f"The network prefers {listed(waves)}.", shown_by)] if waves else []
         return found + [Sentence(f"The network prefers {each}.", "directions") for each in inside]
 
+    def located(self) -> list[Sentence]:
+        """On which places of its axes most of the sensitivity lies, for a summary."""
+        told = ((each.sentence(), f"sensitivity_by_{snake(each.name)}") for each in self.shares())
+        return [Sentence(text, shown_by) for text, shown_by in told if text]
+
     def resolved_sentence(self) -> list[Sentence]:
         """How many directions the draws resolve, for a summary."""
         if self.resolved is None:
@@ -222,15 +278,16 @@ class CovarianceResult(Result, ABC):
         model, trained = model_word(self.subject), self.at_given_weights
         found = []
         preferred = not self.effective_rank.contains(self.size)
-        if self.resolved is not None and self.resolved < 10 and preferred and not trained:
+        possible = min(10, int(np.count_nonzero(self.eigenvalues)))
+        if self.resolved is not None and self.resolved < possible and preferred and not trained:
             more = max(2000, 4 * self.draws)
             words = "Draw more networks, to resolve more directions and narrow the intervals."
             found.append(Step(words, f"biascope scan {model} --input {shape} --draws {more}"))
         if not trained:
-            other = "OTHER_MODEL" if len(self.input_shape) != 3 else "mlp" if self.subject != "mlp" else "lenet"
+            other = "OTHER_MODEL" if not self.input_axes.image else "mlp" if self.subject != "mlp" else "lenet"
             words = "Compare it with another network on the same inputs."
             found.append(Step(words, f"biascope compare {model} {other} --input {shape}"))
-            if len(self.input_shape) == 3:
+            if self.input_axes.image:
                 words = "See what of your data and labels it learns first, before you train it."
                 found.append(Step(words, f"biascope kernel {model} --data my_images.npz"))
         else:
@@ -258,7 +315,7 @@ class CovarianceResult(Result, ABC):
         It is the diagonal of the covariance in the Fourier basis. It is linear in the covariance, so it is unbiased for any number
         of draws. It is ``None`` for inputs that are not images. Directions that were not kept do not count.
         """
-        if len(self.input_shape) < 3 or min(self.input_shape[-2:]) < 4:
+        if not self.input_axes.image or min(self.input_shape[-2:]) < 4:
             return None
         power = np.abs(np.fft.fft2(self.directions.reshape(-1, *self.input_shape), norm="ortho")) ** 2
         energy = np.tensordot(self.eigenvalues, power, 1).reshape(-1, *self.input_shape[-2:]).sum(0)  # over channels
@@ -282,7 +339,7 @@ class CovarianceResult(Result, ABC):
 
     def centre_shares(self) -> tuple[float, float] | None:
         """Share of the gradient's energy on the central quarter of an image, and that of an isotropic network."""
-        if len(self.input_shape) < 3 or min(self.input_shape[-2:]) < 4:
+        if not self.input_axes.image or min(self.input_shape[-2:]) < 4:
             return None
         height, width = self.input_shape[-2:]
         inside = np.zeros((height, width), bool)
@@ -343,15 +400,17 @@ class CovarianceResult(Result, ABC):
         return int(np.clip(1 / gap if gap > 0 else most, self.draws, most))
 
 
-def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...], keep: int | None) -> dict[str, Any]:
+def covariance_fields(covariance: EstimatedOperator, family: Family, probe: Probe, keep: int | None) -> dict[str, Any]:
     """The fields of a :class:`CovarianceResult` from an estimated covariance.
 
     Args:
         covariance: The estimate.
-        input_shape: Shape of one input.
+        family: Of which it was taken.
+        probe: At which inputs.
         keep: How many directions to keep; by default all that the draws resolve up to D = 4096, else 64.
     """
     size, rounding = covariance.size, covariance.rounding
+    axes = InputAxes.of(family.axes_at(probe.few()), probe.input_shape)
     if keep is not None and keep < 1:
         raise ValueError(f"keep must be at least 1 direction, got {keep}. Pass keep=64.")
     keep = 64 if keep is None and size > 4096 else keep
@@ -387,7 +446,8 @@ def covariance_fields(covariance: EstimatedOperator, input_shape: tuple[int, ...
         "directions": spectrum.vectors.to(torch.float32).cpu().numpy(),
         "similarity_sizes": np.array(sizes, dtype=np.int64),
         "similarity": similarity,
-        "input_shape": input_shape,
+        "input_shape": axes.shape,
+        **share_fields(covariance, axes),
         "draws": covariance.draws,
         "inputs": covariance.inputs,
         "effective_rank": rank,

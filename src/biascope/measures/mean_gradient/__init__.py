@@ -46,22 +46,31 @@ class MeanGradient(CovarianceResult):
 
     @override
     def sentence(self) -> str:
+        words = [self._spread(), *(text for text, _ in self.located())]
+        if self._preferring():
+            words += filter(None, [self._placed()])
+            if self.resolved == 0:
+                words.append(f"{self.draws} draws do not resolve which directions these are: use more.")
+            else:
+                words.append("Patterns along these directions tend to be learned first.")
+            words += [f"The network prefers {prefers}."] if (prefers := self.preference()) else []
+        return " ".join(words)
+
+    def _preferring(self) -> bool:
+        """Whether the draws tell that it prefers some directions."""
         rank, size = self.effective_rank, self.size
+        return not (self.unclear() or rank.contains(size) or math.isclose(rank.value, size, rel_tol=1e-6))
+
+    def _spread(self) -> str:
+        rank, size = self.effective_rank, self.size
+        if self._preferring():
+            return (
+                f"Before training, the mean gradient of {self.subject} spreads over about {self.counted()} of {size} directions "
+                f"(95 % CI {rank.low:.3g} to {rank.high:.3g})."
+            )
         if self.unclear():
             return f"{self.subject} needs more draws: it is unclear over how many of {size} directions its mean gradient spreads."
-        if rank.contains(size) or math.isclose(rank.value, size, rel_tol=1e-6):
-            return f"Before training, the mean gradient of {self.subject} {self.evenly()}."
-        where = placed(rank, self.input_shape, self.subject)
-        words = (
-            f"Before training, the mean gradient of {self.subject} spreads over about {self.counted()} of {size} directions "
-            f"(95 % CI {rank.low:.3g} to {rank.high:.3g}). {where} "
-        )
-        if self.resolved == 0:
-            words += f"{self.draws} draws do not resolve which directions these are: use more."
-        else:
-            words += "Patterns along these directions tend to be learned first."
-        prefers = self.preference()
-        return f"{words} The network prefers {prefers}." if prefers else words
+        return f"Before training, the mean gradient of {self.subject} {self.evenly()}."
 
     @override
     def story(self) -> Story:
@@ -78,13 +87,15 @@ class MeanGradient(CovarianceResult):
         )
 
     def _sentences(self) -> list[Sentence]:
-        rank, size = self.effective_rank, self.size
-        if self.unclear() or rank.contains(size) or math.isclose(rank.value, size, rel_tol=1e-6):
-            return [Sentence(self.sentence(), "spectrum"), *self.resolved_sentence()]
-        first, *_ = self.sentence().partition(". ")
-        where = Sentence(placed(rank, self.input_shape, self.subject))
-        found = [Sentence(f"{first}.", "spectrum"), *([where] if where.text else []), *self.preference_sentences()]
+        found = [Sentence(self._spread(), "spectrum"), *self.located()]
+        if self._preferring():
+            where = Sentence(self._placed())
+            found += [*([where] if where.text else []), *self.preference_sentences()]
         return [*found, *self.resolved_sentence()]
+
+    def _placed(self) -> str:
+        """Where it stands among the papers' networks, which take images; empty for other inputs."""
+        return placed(self.effective_rank, self.input_shape, self.subject) if self.input_axes.image else ""
 
     @override
     def plots(self, dark: bool = False) -> dict[str, Figure]:
@@ -177,7 +188,7 @@ def mean_gradient(
         label=f"{family.name}: mean gradients",
     )
     return MeanGradient(
-        **covariance_fields(covariance, probe.input_shape, keep),
+        **covariance_fields(covariance, family, probe, keep),
         derivative="exact",
         seed=seed,
         provenance={

@@ -16,6 +16,7 @@ from biascope.derivatives.sampling import Sampling
 from biascope.families.family import Family
 from biascope.families.source import checkpoint_files, family_of, parse_shape, usual_shape
 from biascope.results import registry
+from biascope.results.axes import Axis, named_axes
 from biascope.results.result import Result
 from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.files import distinct_names, make_writable, name_for_file
@@ -55,6 +56,7 @@ def scan(
     model: str | Family | nn.Module | Callable[[], nn.Module] = "lenet",
     *,
     input: tuple[int, ...] | str | None = None,
+    axes: str = "",
     settings: Mapping[str, Any] | None = None,
     estimator: str | None = None,
     step: float = 100.0,
@@ -78,6 +80,7 @@ def scan(
         model: A known name, ``file.py:build``, ``package.module:build``, a model of a library (``timm:resnet18``), a builder, a module,
             whose weights are measured as they are, or a Family.
         input: Shape of one input, ``(1, 32, 32)`` (the default) or ``"1x32x32"``.
+        axes: What the axes of an input are, as in ``"time,feature"``; by default, as the network's layers have them.
         settings: Settings of the builder.
         estimator: How to compute the published anisotropy directions, ``"difference"``, ``"exact"``, ``"mixed"`` …; ``None`` leaves
             them out. With trained weights: how to compute the gradients of their geometry, exactly by default.
@@ -97,7 +100,7 @@ def scan(
     """
     input = parse_shape(input) if isinstance(input, str) else input
     input = input or (None if data is None else data.shape)
-    families = families_of(model, input, settings, weights, checkpoints, batchnorm)
+    families = families_of(model, input, settings, weights, checkpoints, batchnorm, named_axes(axes))
     shape = input or (usual_shape(model, settings) if isinstance(model, str) else (1, 32, 32))
     sampling = Sampling(estimator, step, draws, readout, seed)
     return scan_of(families, shape, sampling, data=data, run=run or Run(), report=report)
@@ -138,8 +141,21 @@ def families_of(
     weights: Path | str | None,
     checkpoints: Path | str | None,
     batchnorm: str,
+    axes: tuple[Axis, ...] = (),
 ) -> list[Family]:
     """What a scan is asked for, as families: several of a folder of checkpoints, under distinct names."""
+    found = _unnamed_families(model, shape, settings, weights, checkpoints, batchnorm)
+    return [dataclasses.replace(family, axes=axes or family.axes) for family in found]
+
+
+def _unnamed_families(
+    model: str | Family | nn.Module | Callable[[], nn.Module],
+    shape: tuple[int, ...] | None,
+    settings: Mapping[str, Any] | None,
+    weights: Path | str | None,
+    checkpoints: Path | str | None,
+    batchnorm: str,
+) -> list[Family]:
     if isinstance(model, Family):
         return [model]
     if isinstance(model, nn.Module):

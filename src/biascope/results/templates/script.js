@@ -177,18 +177,20 @@ function startGallery(gallery) {
   function redraw() {
     const index = slider.value - 1;
     const direction = pixels.subarray(index * size, (index + 1) * size);
-    const magnitude = data.features ? null : fourier(direction, data);
-    if (data.features) {
+    const magnitude = data.frequencies ? fourier(direction, data) : null;
+    if (data.bars) {
       plotBars(part("pixels"), direction);
     } else if (isSignal) {
       const length = size / data.channels;
       const lines = Array.from({ length: data.channels }, (_, c) => direction.subarray(c * length, (c + 1) * length));
-      const half = magnitude.subarray(0, Math.floor(length / 2) + 1);
       plotLines(part("pixels"), lines, -127, 127);
-      plotLines(part("fourier"), [half], 0, half.reduce((a, b) => Math.max(a, b), 1e-12));
+      if (magnitude) {
+        const half = magnitude.subarray(0, Math.floor(length / 2) + 1);
+        plotLines(part("fourier"), [half], 0, half.reduce((a, b) => Math.max(a, b), 1e-12));
+      }
     } else {
       paintInput(part("pixels"), direction, data);
-      paintFourier(part("fourier"), magnitude, data);
+      if (magnitude) paintFourier(part("fourier"), magnitude, data);
       key.firstElementChild.textContent = `−${data.scales[index].toPrecision(2)}`;
       key.lastElementChild.textContent = `+${data.scales[index].toPrecision(2)}`;
     }
