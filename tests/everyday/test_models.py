@@ -62,7 +62,7 @@ REFUSED = {
     "needs_arguments": "missing a required argument: 'width'",
     "wrong_shape": "mat1 and mat2 shapes cannot be multiplied",
     "tokens": "wrap it to take embeddings",
-    "two_inputs": "Wrap it to take one tensor",
+    "two_inputs": "wrap it to take one tensor",
     "NOT_A_FUNCTION": "must define a function",
     "no_such": "must define a function",
 }

@@ -18,6 +18,7 @@ from biascope.measures.covariance import CovarianceResult, covariance_fields
 from biascope.measures.covariance.compare import side_by_side
 from biascope.measures.geometry_evolution import geometry_evolution
 from biascope.measures.mean_gradient import mean_gradient
+from biascope.results.axes import InputAxes
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 from biascope.tasks.task import Arrays
@@ -81,7 +82,7 @@ def test_a_sketch_resolves_no_more_than_is_seen_either(monkeypatch: pytest.Monke
     )
     covariance = gradient_covariance(sampler, draws=120, seed=0)
     assert isinstance(covariance.total.second, moments.Sketch)
-    fields = covariance_fields(covariance, (32,), 16)
+    fields = covariance_fields(covariance, InputAxes.of((), (32,)), 16)
     assert fields["resolved"] == np.count_nonzero(fields["eigenvalues"]) == 6
 
 

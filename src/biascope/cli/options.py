@@ -21,6 +21,7 @@ from biascope.results.axes import Axis, named_axes
 
 if TYPE_CHECKING:
     from biascope.families.family import Family
+    from biascope.families.held import Holding
     from biascope.runs.run import Run
     from biascope.tasks.signals import Signal
     from biascope.tasks.task import Arrays
@@ -41,6 +42,17 @@ _MODEL = typer.Option("--model", help=MODEL_HELP, autocompletion=_completion.net
 ModelOption = Annotated[str, _MODEL]
 MaybeModel = Annotated[str | None, _MODEL]
 Input = Annotated[str, typer.Option("--input", help="Shape of one input, such as 1x32x32 or 3x224x224.")]
+MeasuredInput = Annotated[
+    str,
+    typer.Option("--input", help="Shape of one input, such as 1x32x32; of the measured one of several, x=16x4."),
+]
+Hold = Annotated[
+    list[str],
+    typer.Option(
+        "--hold",
+        help="Another input and its value, NAME=FILE, NAME=none or NAME=3; may be repeated. A file is one sample's.",
+    ),
+]
 Axes = Annotated[
     str,
     typer.Option(
@@ -305,8 +317,9 @@ class SeededWork(Work):
 class NetworkOptions(OptionGroup):
     """Options of a network besides its name."""
 
-    input: Input = ""
+    input: MeasuredInput = ""
     axes: Axes = ""
+    hold: Hold = dataclasses.field(default_factory=list)
     settings: Settings = dataclasses.field(default_factory=list)
     weights: Weights = None
     batchnorm: Batchnorm = "eval"
@@ -316,7 +329,19 @@ class NetworkOptions(OptionGroup):
     @property
     def shape(self) -> tuple[int, ...] | None:
         """Of one input, where it is given."""
-        return parsed_shape(self.input)
+        return parsed_shape(self.input.rpartition("=")[2])
+
+    @property
+    def holding(self) -> Holding | None:
+        """Which of several inputs are held."""
+        if not self.hold:
+            return None
+        from biascope.families.held import Holding
+
+        pairs = [each.partition("=") for each in self.hold]
+        if bad := next((name + equals + value for name, equals, value in pairs if not (name and equals and value)), ""):
+            raise ValueError(f"What is held must be written NAME=VALUE, got {bad!r}. Pass such as --hold mask=none.")
+        return Holding.of({name: value for name, _, value in pairs}, self.input.rpartition("=")[0])
 
     @property
     def named_axes(self) -> tuple[Axis, ...]:
@@ -336,7 +361,14 @@ class NetworkOptions(OptionGroup):
         from biascope.families.source import family_of
 
         settings = {**(usual or {}), **self.chosen}
-        found = family_of(model, shape=shape, settings=settings, weights_file=self.weights, batchnorm=self.batchnorm)
+        found = family_of(
+            model,
+            shape=shape,
+            settings=settings,
+            weights_file=self.weights,
+            batchnorm=self.batchnorm,
+            holding=self.holding,
+        )
         return dataclasses.replace(found, axes=self.named_axes or found.axes)
 
 

@@ -47,7 +47,9 @@ def scan(
     if work.dry_run:
         check_place(work)
         run = work.run(None)
-        predictions = predicted(model, sampling, run, shape, network.chosen, network.weights, network.batchnorm)
+        predictions = predicted(
+            model, sampling, run, shape, network.chosen, network.weights, network.batchnorm, network.holding
+        )
         known = [next(predictions)]
         in_time(
             lambda _: known.extend(predictions), lambda _: _print_time(known[-1], run, work.as_json), budget=math.inf
@@ -57,7 +59,14 @@ def scan(
     folder = work.out or Path("biascope-runs") / name
     run = work.run(folder, data_root=samples.data_root)
     families = families_of(
-        model, shape, network.chosen, network.weights, checkpoints, network.batchnorm, network.named_axes
+        model,
+        shape,
+        network.chosen,
+        network.weights,
+        checkpoints,
+        network.batchnorm,
+        network.named_axes,
+        network.holding,
     )
     done = scan_of(families, shape or usual_shape(model, network.chosen), sampling, data=found, run=run)
     keep_settings(folder)

@@ -27,6 +27,7 @@ from biascope import networks
 from biascope.families import libraries, weights
 from biascope.families.acceptance import module_built
 from biascope.families.family import Family
+from biascope.families.held import Holding
 from biascope.families.named_model import Asked, NamedModel, label_of
 from biascope.families.tape import Builder
 from biascope.results.axes import Axis
@@ -317,6 +318,7 @@ def family_of(
     settings: Mapping[str, Any] | None = None,
     weights_file: Path | str | None = None,
     batchnorm: str = "eval",
+    holding: Holding | None = None,
 ) -> Family:
     """The family of a model that a user names: initial weights of a builder, or one set of trained weights.
 
@@ -326,8 +328,15 @@ def family_of(
         settings: Settings of the builder.
         weights_file: File of trained weights. The family is then this one network.
         batchnorm: The mode of BatchNorm.
+        holding: Which of several inputs are held.
     """
     model = _library_model(source, shape, settings)
+    if holding is not None and (model is not None or shape is None):
+        raise ValueError(
+            f"{source} takes its main input alone. Build it in file.py:build to hold other inputs."
+            if model is not None
+            else "The shape of the measured input must be given beside what is held. Pass --input, such as --input 16x4."
+        )
     if model is not None and (weights_file is None or model.trained):
         if weights_file is not None:
             raise ValueError(
@@ -336,20 +345,29 @@ def family_of(
         return model.family(batchnorm)
     name, build = (model.name, model.build) if model is not None else builder_of(source, shape, settings)
     axes = _usual_axes(source) if model is None else model.axes
+    made = _reporting(name, build)
+    if holding is None or shape is None:
+        finished: Callable[[nn.Module], nn.Module] = _as_it_is
+    else:
+        finished, axes = holding.wrapper(made, shape, name), holding.axes
     if weights_file is None:
-        family = Family.initialised(_reporting(name, build), name=name, batchnorm=batchnorm)
-        return dataclasses.replace(family, axes=axes)
+        build = made if holding is None else _reporting(name, lambda: finished(made()))
+        return dataclasses.replace(Family.initialised(build, name=name, batchnorm=batchnorm), axes=axes)
     found, where = weights.load(weights_file), str(weights_file)
 
     def trained() -> nn.Module:
-        module = _reporting(name, build)()
+        module = made()
         module.load_state_dict(weights.matched(found, module.state_dict(), where))
-        return module
+        return finished(module)
 
     with forked_rng(0):
         module = trained()
     point = Family.point(module, f"{name} at {as_text(Path(weights_file).stem)}", batchnorm, build=trained)
     return dataclasses.replace(point, axes=axes)
+
+
+def _as_it_is(module: nn.Module) -> nn.Module:
+    return module
 
 
 def _reporting(name: str, build: Builder) -> Builder:

@@ -17,7 +17,7 @@ from biascope.derivatives.mixed_gram import AVERAGES, MixedDerivativeGram, mixed
 from biascope.derivatives.operators import EstimatedOperator, GramOfMean
 from biascope.families.family import Family
 from biascope.kernels.selftest import derivative_checks
-from biascope.measures.covariance import CovarianceResult, covariance_fields, doubts_of_tail
+from biascope.measures.covariance import CovarianceResult, axes_of, covariance_fields, doubts_of_tail
 from biascope.results.estimate import Estimate, Number
 from biascope.results.registry import measurement
 from biascope.results.story import Sentence, Story
@@ -276,7 +276,7 @@ def _of_gradients(asked: _Asked) -> Anisotropy:
     )
     settled = {"estimator": asked.estimator, "outputs": sampler.outputs, "centred": centred}
     return Anisotropy(
-        **covariance_fields(covariance, asked.family, asked.probe, asked.keep),
+        **covariance_fields(covariance, axes_of(asked.family, asked.probe), asked.keep),
         derivative=asked.estimator,
         step=asked.step if asked.estimator == "difference" else None,
         seed=asked.seed,
@@ -290,7 +290,7 @@ def _of_mixed_derivatives(asked: _Asked) -> Anisotropy:
     differences = asked.estimator == "mixed_difference"
     covariance, settled = _mixed_covariance(asked, "difference" if differences else "exact")
     return Anisotropy(
-        **covariance_fields(covariance, asked.family, asked.probe, _kept(covariance, asked.keep)),
+        **covariance_fields(covariance, axes_of(asked.family, asked.probe), _kept(covariance, asked.keep)),
         derivative=asked.estimator,
         step=asked.step if differences else None,
         average=asked.average,
@@ -310,7 +310,7 @@ def _of_tangent_space(asked: _Asked) -> Anisotropy:
         draws=asked.draws if fresh else 2,  # given inputs are the same for every draw: two show that nothing varies
     )
     covariance, settled = _mixed_covariance(alone, "exact")
-    fields = covariance_fields(covariance, asked.family, asked.probe, _kept(covariance, asked.keep))
+    fields = covariance_fields(covariance, axes_of(asked.family, asked.probe), _kept(covariance, asked.keep))
     if not fresh and covariance.dense() is not None:
         fields |= {name: Estimate.exact(fields[name].value) for name in ("effective_rank", "anisotropy", "trace")}
         fields["eigenvalue_errors"] = 0 * fields["eigenvalues"]

@@ -13,7 +13,7 @@ from typing_extensions import override
 from biascope.derivatives.covariance import GradientSampler, gradient_covariance
 from biascope.families.family import Family
 from biascope.kernels.selftest import derivative_checks
-from biascope.measures.covariance import CovarianceResult, covariance_fields, doubts_of_tail, narrowed
+from biascope.measures.covariance import CovarianceResult, axes_of, covariance_fields, doubts_of_tail, narrowed
 from biascope.results.draw import captioned
 from biascope.results.registry import measurement
 from biascope.results.story import Sentence, Story
@@ -175,7 +175,7 @@ def average_geometry(
     dense = np.zeros((0, 0), np.float32) if matrix is None else narrowed(matrix).cpu().numpy()
     settled = {"outputs": sampler.outputs, "draws": covariance.draws, "warnings": doubts_of_tail(covariance)}
     return Geometry(
-        **covariance_fields(covariance, family, probe, keep),
+        **covariance_fields(covariance, axes_of(family, probe), keep),
         matrix=dense,
         derivative=estimator,
         step=step if estimator == "difference" else None,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+if TYPE_CHECKING:  # command lines are read without it
+    import numpy as np
 
 #: Names of axes, and what one place and several places along each are called.
 NOUNS: dict[str, tuple[str, str]] = {

@@ -58,7 +58,7 @@ def _better(remedy: str, reason: str) -> str:
     if "indices" in reason and ("Long" in reason or "Int" in reason):
         return "It seems to take token ids, which have no gradient: wrap it to take embeddings."
     if "required positional argument" in reason:
-        return "Wrap it to take one tensor."
+        return "Pass the other inputs with --hold NAME=FILE, or wrap it to take one tensor."
     if "Guard failed" in reason and "size()[0]" in reason:
         return (
             "It was exported for one size of a batch: export it with dynamic_shapes=({0: torch.export.Dim.DYNAMIC},)."

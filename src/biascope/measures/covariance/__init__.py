@@ -400,17 +400,20 @@ class CovarianceResult(Result, ABC):
         return int(np.clip(1 / gap if gap > 0 else most, self.draws, most))
 
 
-def covariance_fields(covariance: EstimatedOperator, family: Family, probe: Probe, keep: int | None) -> dict[str, Any]:
+def axes_of(family: Family, probe: Probe) -> InputAxes:
+    """What the inputs are at which a family is measured."""
+    return InputAxes.of(family.axes_at(probe.few()), probe.input_shape)
+
+
+def covariance_fields(covariance: EstimatedOperator, axes: InputAxes, keep: int | None) -> dict[str, Any]:
     """The fields of a :class:`CovarianceResult` from an estimated covariance.
 
     Args:
         covariance: The estimate.
-        family: Of which it was taken.
-        probe: At which inputs.
+        axes: What one input is.
         keep: How many directions to keep; by default all that the draws resolve up to D = 4096, else 64.
     """
     size, rounding = covariance.size, covariance.rounding
-    axes = InputAxes.of(family.axes_at(probe.few()), probe.input_shape)
     if keep is not None and keep < 1:
         raise ValueError(f"keep must be at least 1 direction, got {keep}. Pass keep=64.")
     keep = 64 if keep is None and size > 4096 else keep

@@ -12,7 +12,7 @@ from typing_extensions import override
 from biascope.derivatives.covariance import GradientSampler, gradient_covariance
 from biascope.families.family import Family
 from biascope.kernels.selftest import derivative_checks
-from biascope.measures.covariance import CovarianceResult, covariance_fields, doubts_of_tail
+from biascope.measures.covariance import CovarianceResult, axes_of, covariance_fields, doubts_of_tail
 from biascope.measures.mean_gradient.reference import placed
 from biascope.results.estimate import Number
 from biascope.results.registry import measurement
@@ -188,7 +188,7 @@ def mean_gradient(
         label=f"{family.name}: mean gradients",
     )
     return MeanGradient(
-        **covariance_fields(covariance, family, probe, keep),
+        **covariance_fields(covariance, axes_of(family, probe), keep),
         derivative="exact",
         seed=seed,
         provenance={

@@ -14,6 +14,7 @@ from torch import nn
 from biascope.derivatives.draw_times import operations_of
 from biascope.derivatives.sampling import Sampling
 from biascope.families.family import Family
+from biascope.families.held import Holding
 from biascope.families.source import checkpoint_files, family_of, parse_shape, usual_shape
 from biascope.results import registry
 from biascope.results.axes import Axis, named_axes
@@ -57,6 +58,7 @@ def scan(
     *,
     input: tuple[int, ...] | str | None = None,
     axes: str = "",
+    hold: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     estimator: str | None = None,
     step: float = 100.0,
@@ -79,8 +81,10 @@ def scan(
     Args:
         model: A known name, ``file.py:build``, ``package.module:build``, a model of a library (``timm:resnet18``), a builder, a module,
             whose weights are measured as they are, or a Family.
-        input: Shape of one input, ``(1, 32, 32)`` (the default) or ``"1x32x32"``.
+        input: Shape of one input, ``(1, 32, 32)`` (the default) or ``"1x32x32"``; of several inputs, that of the measured one,
+            which may be named: ``"x=16x4"``.
         axes: What the axes of an input are, as in ``"time,feature"``; by default, as the network's layers have them.
+        hold: What the other inputs are, by name: one sample's tensor without a batch axis, a flag, ``None``.
         settings: Settings of the builder.
         estimator: How to compute the published anisotropy directions, ``"difference"``, ``"exact"``, ``"mixed"`` …; ``None`` leaves
             them out. With trained weights: how to compute the gradients of their geometry, exactly by default.
@@ -98,9 +102,11 @@ def scan(
     Returns:
         Results and report.
     """
-    input = parse_shape(input) if isinstance(input, str) else input
+    measured, _, written = input.rpartition("=") if isinstance(input, str) else ("", "", "")
+    input = parse_shape(written) if isinstance(input, str) else input
     input = input or (None if data is None else data.shape)
-    families = families_of(model, input, settings, weights, checkpoints, batchnorm, named_axes(axes))
+    holding = Holding.of(hold, measured) if hold else None
+    families = families_of(model, input, settings, weights, checkpoints, batchnorm, named_axes(axes), holding)
     shape = input or (usual_shape(model, settings) if isinstance(model, str) else (1, 32, 32))
     sampling = Sampling(estimator, step, draws, readout, seed)
     return scan_of(families, shape, sampling, data=data, run=run or Run(), report=report)
@@ -142,9 +148,10 @@ def families_of(
     checkpoints: Path | str | None,
     batchnorm: str,
     axes: tuple[Axis, ...] = (),
+    holding: Holding | None = None,
 ) -> list[Family]:
     """What a scan is asked for, as families: several of a folder of checkpoints, under distinct names."""
-    found = _unnamed_families(model, shape, settings, weights, checkpoints, batchnorm)
+    found = _unnamed_families(model, shape, settings, weights, checkpoints, batchnorm, holding)
     return [dataclasses.replace(family, axes=axes or family.axes) for family in found]
 
 
@@ -155,21 +162,42 @@ def _unnamed_families(
     weights: Path | str | None,
     checkpoints: Path | str | None,
     batchnorm: str,
+    holding: Holding | None,
 ) -> list[Family]:
     if isinstance(model, Family):
         return [model]
-    if isinstance(model, nn.Module):
-        return [Family.point(model, batchnorm=batchnorm)]
     if not isinstance(model, str):
-        return [Family.initialised(model, batchnorm=batchnorm)]
+        return [_own_family(model, shape, batchnorm, holding)]
     if weights is not None and checkpoints is not None:
         raise ValueError("Only one of weights and checkpoints may be given, got both. Leave one out.")
     files: list[Path | None] = [None if weights is None else Path(weights)]
     if checkpoints is not None:
         files = [*checkpoint_files(Path(checkpoints))]
-    found = [family_of(model, shape=shape, settings=settings, weights_file=file, batchnorm=batchnorm) for file in files]
+    found = [
+        family_of(model, shape=shape, settings=settings, weights_file=file, batchnorm=batchnorm, holding=holding)
+        for file in files
+    ]
     names = distinct_names([family.name for family in found], [str(file) for file in files])
     return [dataclasses.replace(family, name=name) for family, name in zip(found, names, strict=True)]
+
+
+def _own_family(
+    model: nn.Module | Callable[[], nn.Module], shape: tuple[int, ...] | None, batchnorm: str, holding: Holding | None
+) -> Family:
+    """The family of a module in memory, with its weights, or of a builder."""
+    if holding is None and isinstance(model, nn.Module):
+        return Family.point(model, batchnorm=batchnorm)
+    if holding is None:
+        return Family.initialised(model, batchnorm=batchnorm)
+    if shape is None:
+        raise ValueError("input must be the shape of the measured input where others are held. Pass input=(16, 4).")
+    name = getattr(model, "__name__", type(model).__name__)
+    if isinstance(model, nn.Module):
+        family = Family.point(holding.wrapper(lambda: model, shape, name)(model), name, batchnorm)
+    else:
+        finished, build = holding.wrapper(model, shape, name), model
+        family = Family.initialised(lambda: finished(build()), name, batchnorm)
+    return dataclasses.replace(family, axes=holding.axes)
 
 
 def saved_scan(

@@ -15,6 +15,7 @@ from biascope.derivatives.moments import DENSE_LIMIT
 from biascope.derivatives.sampling import Sampling
 from biascope.derivatives.spectrum import expected_seconds
 from biascope.families.family import Family
+from biascope.families.held import Holding
 from biascope.families.source import builder_of, family_of, usual_shape
 from biascope.families.tape import block_size
 from biascope.measures.scan import probes
@@ -97,6 +98,7 @@ def predicted(
     settings: Mapping[str, Any] | None = None,
     weights: Path | str | None = None,
     batchnorm: str = "eval",
+    holding: Holding | None = None,
 ) -> Iterator[ScanTime]:
     """How long a scan takes, better known each time: by the size of the network, where it can be built without weights, then timed.
 
@@ -108,18 +110,22 @@ def predicted(
         settings: Settings of the builder.
         weights: Trained weights.
         batchnorm: The mode of BatchNorm.
+        holding: Which of several inputs are held.
     """
     known = ScanTime(0.0, (), False, model, None)
     yield known
     settings = settings or {}
     name, build = builder_of(model, shape, settings)
     inputs = shape or usual_shape(model, settings)
-    outline = outlined(build, inputs, name, None if weights is None else 1)
+    # A network of several inputs is known only when it is built.
+    outline = None if holding is not None else outlined(build, inputs, name, None if weights is None else 1)
     if outline is not None:
         *_, known = _refined(known, outline, expected_times(outline, inputs, sampling, run))
     yield known
     if outline is None or not outline.large:  # else timing it would take too long
-        family = family_of(model, shape=shape, settings=settings, weights_file=weights, batchnorm=batchnorm)
+        family = family_of(
+            model, shape=shape, settings=settings, weights_file=weights, batchnorm=batchnorm, holding=holding
+        )
         yield from _refined(known, family, expected_times(family, inputs, sampling, run, outline))
 
 
