@@ -41,10 +41,8 @@ DatasetName = Annotated[
 _MODEL = typer.Option("--model", help=MODEL_HELP, autocompletion=_completion.networks)
 ModelOption = Annotated[str, _MODEL]
 MaybeModel = Annotated[str | None, _MODEL]
-Input = Annotated[str, typer.Option("--input", help="Shape of one input, such as 1x32x32 or 3x224x224.")]
-MeasuredInput = Annotated[
-    str,
-    typer.Option("--input", help="Shape of one input, such as 1x32x32; of the measured one of several, x=16x4."),
+Input = Annotated[
+    str, typer.Option("--input", help="Shape of one input, such as 1x32x32 or 3x224x224; beside --hold, x=16x4.")
 ]
 Hold = Annotated[
     list[str],
@@ -317,7 +315,7 @@ class SeededWork(Work):
 class NetworkOptions(OptionGroup):
     """Options of a network besides its name."""
 
-    input: MeasuredInput = ""
+    input: Input = ""
     axes: Axes = ""
     hold: Hold = dataclasses.field(default_factory=list)
     settings: Settings = dataclasses.field(default_factory=list)
