@@ -161,10 +161,13 @@ def _require_settings(name: str, signature: inspect.Signature, settings: Mapping
 def _shape_settings(name: str, function: Callable[..., nn.Module], shape: tuple[int, ...]) -> dict[str, Any]:
     """The settings that make a network of the papers take inputs of a shape."""
     given = "×".join(map(str, shape))
-    if "coordinates" in inspect.signature(function).parameters:
+    parameters = inspect.signature(function).parameters
+    if "coordinates" in parameters:
         if len(shape) != 1:
             raise ValueError(f"{name} takes the coordinates of points, 1 to 6 numbers, got {given}. Pass 2 for images.")
         return {"coordinates": shape[0]}
+    if "inputs" in parameters and (len(shape) != 3 or shape[1] != shape[2]):
+        return {"inputs": math.prod(shape)}
     if len(shape) != 3 or shape[1] != shape[2]:
         raise ValueError(f"{name} takes square images, channels × side × side, got {given}. Pass 1x32x32.")
     return {"channels": shape[0], "image_size": shape[1]}

@@ -110,3 +110,16 @@ def require_coordinates_and_outputs(coordinates: object, outputs: object) -> Non
             f"coordinates must be a whole number from 1 to 6, got {coordinates!r}. Pass coordinates=2 for images."
         )
     require_at_least("outputs", outputs, 1, "Pass outputs=1 for grey images or outputs=3 for colour.")
+
+
+def numbers_of_input(inputs: int | None, channels: int, outputs: int, image_size: int) -> int:
+    """How many numbers a fully connected network takes: as many as asked for, else those of a square image.
+
+    >>> numbers_of_input(14, 1, 1, 32), numbers_of_input(None, 3, 1, 8)
+    (14, 192)
+    """
+    require_image_and_outputs(channels, outputs, image_size)
+    if inputs is None:
+        return channels * image_size**2
+    require_at_least("inputs", inputs, 1, "Pass inputs=14 for a table with 14 columns.")
+    return inputs
