@@ -61,7 +61,7 @@ REFUSED = {
     "builds_state": "got OrderedDict",
     "needs_arguments": "missing a required argument: 'width'",
     "wrong_shape": "mat1 and mat2 shapes cannot be multiplied",
-    "tokens": "wrap it to take embeddings",
+    "tokens": "measure it in the space of its embeddings",
     "two_inputs": "wrap it to take one tensor",
     "NOT_A_FUNCTION": "must define a function",
     "no_such": "must define a function",

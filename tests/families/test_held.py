@@ -62,8 +62,9 @@ class Ranked(nn.Module):
 
 def one_input(build, held: dict, shape: tuple[int, ...], measured: str = "") -> nn.Module:
     holding = Holding.of(held, measured)
+    x = torch.randn(3, *shape, generator=torch.Generator().manual_seed(1))
     torch.manual_seed(0)
-    return holding.wrapper(build, shape, "mine")(build())
+    return holding.wrapper(build, x, "mine")(build())
 
 
 def test_a_graph_goes_with_a_batch_or_with_each_sample():
@@ -95,7 +96,7 @@ def test_nodes_that_a_graph_leaves_out():
 
 def test_what_is_held_is_part_of_the_identity():
     first, second = (
-        Family.point(Holding.of({"adjacency": graph}).wrapper(Graph, (5, 3), "mine")(Graph())).identity
+        Family.point(Holding.of({"adjacency": graph}).wrapper(Graph, torch.randn(3, 5, 3), "mine")(Graph())).identity
         for graph in (RING, torch.eye(5))
     )
     assert first != second

@@ -359,15 +359,15 @@ class NetworkOptions(OptionGroup):
         from biascope.families.source import family_of
 
         settings = {**(usual or {}), **self.chosen}
-        found = family_of(
+        return family_of(
             model,
             shape=shape,
             settings=settings,
             weights_file=self.weights,
             batchnorm=self.batchnorm,
+            asked_axes=self.named_axes,
             holding=self.holding,
         )
-        return dataclasses.replace(found, axes=self.named_axes or found.axes)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from biascope.families.acceptance import accepted_outputs
+from biascope.families.acceptance import accepted_outputs, shape_of
 from biascope.families.readout import single_output
 from biascope.results.axes import Axis
 from biascope.runs.failures import FOREIGN, reason_of
@@ -89,17 +89,19 @@ class Holding:
         graph = any(name.startswith(("adj", "edge")) for name in self.held)
         return (Axis("node"), Axis("feature")) if graph else ()
 
-    def wrapper(
-        self, build: Callable[[], nn.Module], shape: tuple[int, ...], name: str
-    ) -> Callable[[nn.Module], nn.Module]:
+    def wrapper(self, build: Callable[[], nn.Module], x: Tensor, name: str) -> Callable[[nn.Module], nn.Module]:
         """What makes a module of one input of each that the builder returns, tried on one of them.
+
+        Args:
+            build: The builder.
+            x: Some measured inputs ``(n, …)``.
+            name: Of the network, for errors.
 
         Raises:
             ValueError: If the network takes these inputs in no way, or in two ways with different outputs.
         """
         with forked_rng(0):
             module = build().eval()
-            x = torch.randn(3, *shape)
         measured, as_dictionary = self._place(module, name)
         rows: dict[str, Tensor] = {}
         reason = ""
@@ -118,7 +120,7 @@ class Holding:
                 rows[way] = outputs
         if not rows:
             raise ValueError(
-                f"{name} must take {'×'.join(map(str, shape))} inputs with {', '.join(self.held)} held, but that failed"
+                f"{name} must take {shape_of(x)} inputs with {', '.join(self.held)} held, but that failed"
                 f"{f' with: {reason}' if reason else ', since samples of a batch change one another'}. Check --input and --hold."
             )
         first, *others = rows.values()

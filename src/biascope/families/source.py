@@ -21,11 +21,13 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+import torch
 from torch import nn
 
 from biascope import networks
 from biascope.families import libraries, weights
 from biascope.families.acceptance import module_built
+from biascope.families.embedded import on_embeddings
 from biascope.families.family import Family
 from biascope.families.held import Holding
 from biascope.families.named_model import Asked, NamedModel, label_of
@@ -321,6 +323,7 @@ def family_of(
     settings: Mapping[str, Any] | None = None,
     weights_file: Path | str | None = None,
     batchnorm: str = "eval",
+    asked_axes: tuple[Axis, ...] = (),
     holding: Holding | None = None,
 ) -> Family:
     """The family of a model that a user names: initial weights of a builder, or one set of trained weights.
@@ -331,6 +334,7 @@ def family_of(
         settings: Settings of the builder.
         weights_file: File of trained weights. The family is then this one network.
         batchnorm: The mode of BatchNorm.
+        asked_axes: What the axes of an input are, where the user says so.
         holding: Which of several inputs are held.
     """
     model = _library_model(source, shape, settings)
@@ -345,23 +349,21 @@ def family_of(
             raise ValueError(
                 f"{source} comes with its own weights, got {weights_file} beside them. Leave --weights out."
             )
-        return model.family(batchnorm)
+        return dataclasses.replace(model.family(batchnorm), axes=asked_axes or model.axes)
     name, build = (model.name, model.build) if model is not None else builder_of(source, shape, settings)
     axes = _usual_axes(source) if model is None else model.axes
     made = _reporting(name, build)
-    if holding is None or shape is None:
-        finished: Callable[[nn.Module], nn.Module] = _as_it_is
-    else:
-        finished, axes = holding.wrapper(made, shape, name), holding.axes
+    finished = None if shape is None else of_one_input(made, shape, name, axes=asked_axes, holding=holding)
+    axes = asked_axes or (holding.axes if holding is not None else axes)
     if weights_file is None:
-        build = made if holding is None else _reporting(name, lambda: finished(made()))
+        build = made if finished is None else _reporting(name, lambda: finished(made()))
         return dataclasses.replace(Family.initialised(build, name=name, batchnorm=batchnorm), axes=axes)
     found, where = weights.load(weights_file), str(weights_file)
 
     def trained() -> nn.Module:
         module = made()
         module.load_state_dict(weights.matched(found, module.state_dict(), where))
-        return finished(module)
+        return module if finished is None else finished(module)
 
     with forked_rng(0):
         module = trained()
@@ -369,8 +371,26 @@ def family_of(
     return dataclasses.replace(point, axes=axes)
 
 
-def _as_it_is(module: nn.Module) -> nn.Module:
-    return module
+def of_one_input(
+    build: Builder, shape: tuple[int, ...], name: str, *, axes: tuple[Axis, ...], holding: Holding | None
+) -> Callable[[nn.Module], nn.Module] | None:
+    """What makes a function of one real input of each module that a builder returns; ``None`` if nothing needs to be done.
+
+    Others are held, and token ids are replaced by their embeddings, if the axes are said to be tokens × channels.
+    """
+    texts = len(shape) == 2 and tuple(axis.name for axis in axes) == ("token", "channel")
+    if holding is None:
+        return on_embeddings(build, (shape[0], shape[1]), name) if texts else None
+    try:
+        return holding.wrapper(build, torch.randn(3, *shape), name)
+    except ValueError:
+        if not texts:
+            raise
+        held = holding.wrapper(build, torch.ones(3, shape[0], dtype=torch.long), name)
+        embedded = on_embeddings(lambda: held(build()), (shape[0], shape[1]), name)
+        if embedded is None:
+            raise
+        return lambda module: embedded(held(module))
 
 
 def _reporting(name: str, build: Builder) -> Builder:

@@ -56,7 +56,10 @@ def forward_pass(must: str, remedy: str) -> Iterator[None]:
 def _better(remedy: str, reason: str) -> str:
     """A remedy that fits the reason, where it is known."""
     if "indices" in reason and ("Long" in reason or "Int" in reason):
-        return "It seems to take token ids, which have no gradient: wrap it to take embeddings."
+        return (
+            "It seems to take token ids, which have no gradient: measure it in the space of its embeddings, such as --input 16x64 "
+            "--axes token,channel."
+        )
     if "required positional argument" in reason:
         return "Pass the other inputs with --hold NAME=FILE, or wrap it to take one tensor."
     if "Guard failed" in reason and "size()[0]" in reason:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from biascope.derivatives.draw_times import operations_of
 from biascope.derivatives.sampling import Sampling
 from biascope.families.family import Family
 from biascope.families.held import Holding
-from biascope.families.source import checkpoint_files, family_of, parse_shape, usual_shape
+from biascope.families.source import checkpoint_files, family_of, of_one_input, parse_shape, usual_shape
 from biascope.results import registry
 from biascope.results.axes import Axis, named_axes
 from biascope.results.result import Result
@@ -151,30 +153,25 @@ def families_of(
     holding: Holding | None = None,
 ) -> list[Family]:
     """What a scan is asked for, as families: several of a folder of checkpoints, under distinct names."""
-    found = _unnamed_families(model, shape, settings, weights, checkpoints, batchnorm, holding)
-    return [dataclasses.replace(family, axes=axes or family.axes) for family in found]
-
-
-def _unnamed_families(
-    model: str | Family | nn.Module | Callable[[], nn.Module],
-    shape: tuple[int, ...] | None,
-    settings: Mapping[str, Any] | None,
-    weights: Path | str | None,
-    checkpoints: Path | str | None,
-    batchnorm: str,
-    holding: Holding | None,
-) -> list[Family]:
     if isinstance(model, Family):
-        return [model]
+        return [dataclasses.replace(model, axes=axes or model.axes)]
     if not isinstance(model, str):
-        return [_own_family(model, shape, batchnorm, holding)]
+        return [_own_family(model, shape, batchnorm, axes, holding)]
     if weights is not None and checkpoints is not None:
         raise ValueError("Only one of weights and checkpoints may be given, got both. Leave one out.")
     files: list[Path | None] = [None if weights is None else Path(weights)]
     if checkpoints is not None:
         files = [*checkpoint_files(Path(checkpoints))]
     found = [
-        family_of(model, shape=shape, settings=settings, weights_file=file, batchnorm=batchnorm, holding=holding)
+        family_of(
+            model,
+            shape=shape,
+            settings=settings,
+            weights_file=file,
+            batchnorm=batchnorm,
+            asked_axes=axes,
+            holding=holding,
+        )
         for file in files
     ]
     names = distinct_names([family.name for family in found], [str(file) for file in files])
@@ -182,22 +179,26 @@ def _unnamed_families(
 
 
 def _own_family(
-    model: nn.Module | Callable[[], nn.Module], shape: tuple[int, ...] | None, batchnorm: str, holding: Holding | None
+    model: nn.Module | Callable[[], nn.Module],
+    shape: tuple[int, ...] | None,
+    batchnorm: str,
+    axes: tuple[Axis, ...],
+    holding: Holding | None,
 ) -> Family:
     """The family of a module in memory, with its weights, or of a builder."""
-    if holding is None and isinstance(model, nn.Module):
-        return Family.point(model, batchnorm=batchnorm)
-    if holding is None:
-        return Family.initialised(model, batchnorm=batchnorm)
-    if shape is None:
+    if holding is not None and shape is None:
         raise ValueError("input must be the shape of the measured input where others are held. Pass input=(16, 4).")
-    name = getattr(model, "__name__", type(model).__name__)
-    if isinstance(model, nn.Module):
-        family = Family.point(holding.wrapper(lambda: model, shape, name)(model), name, batchnorm)
+    given = model if isinstance(model, nn.Module) else None
+    name = type(model).__name__ if given is not None else str(getattr(model, "__name__", type(model).__name__))
+    build = functools.partial(copy.deepcopy, given) if given is not None else model
+    finished = None if shape is None else of_one_input(build, shape, name, axes=axes, holding=holding)
+    if finished is None:
+        family = Family.initialised(model, None, batchnorm) if given is None else Family.point(given, None, batchnorm)
+    elif given is None:
+        family = Family.initialised(lambda: finished(model()), name, batchnorm)
     else:
-        finished, build = holding.wrapper(model, shape, name), model
-        family = Family.initialised(lambda: finished(build()), name, batchnorm)
-    return dataclasses.replace(family, axes=holding.axes)
+        family = Family.point(finished(build()), name, batchnorm)
+    return dataclasses.replace(family, axes=axes or (() if holding is None else holding.axes))
 
 
 def saved_scan(
