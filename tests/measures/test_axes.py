@@ -86,6 +86,21 @@ class Only(nn.Module):
         return x * self.kept
 
 
+class AllButTwo(nn.Module):
+    """Leaves two of six features out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x[:, [0, 2, 3, 5]])
+
+
+def test_features_that_are_left_out_are_told():
+    assert "No drawn output changes with features 2 and 5 of 6." in scanned(AllButTwo, (6,)).sentence()
+
+
 def test_the_class_token_alone_is_read():
     found = scanned(FirstToken, (7, 6), "token,channel")
     assert "Over 99 % of the sensitivity is on the first of 7 tokens." in found.sentence()

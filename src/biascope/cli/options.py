@@ -312,17 +312,12 @@ class SeededWork(Work):
 
 
 @dataclass(frozen=True)
-class NetworkOptions(OptionGroup):
-    """Options of a network besides its name."""
+class InputOptions(OptionGroup):
+    """What networks are given: the measured input, what its axes are, and what the other inputs are."""
 
     input: Input = ""
     axes: Axes = ""
     hold: Hold = dataclasses.field(default_factory=list)
-    settings: Settings = dataclasses.field(default_factory=list)
-    weights: Weights = None
-    batchnorm: Batchnorm = "eval"
-    download: Download = False
-    full: Full = False
 
     @property
     def shape(self) -> tuple[int, ...] | None:
@@ -331,20 +326,37 @@ class NetworkOptions(OptionGroup):
 
     @property
     def holding(self) -> Holding | None:
-        """Which of several inputs are held."""
-        if not self.hold:
+        """Which of several inputs are held, and the name of the measured one."""
+        measured = self.input.rpartition("=")[0]
+        if not self.hold and not measured:
             return None
         from biascope.families.held import Holding
 
         pairs = [each.partition("=") for each in self.hold]
         if bad := next((name + equals + value for name, equals, value in pairs if not (name and equals and value)), ""):
             raise ValueError(f"What is held must be written NAME=VALUE, got {bad!r}. Pass such as --hold mask=none.")
-        return Holding.of({name: value for name, _, value in pairs}, self.input.rpartition("=")[0])
+        if (twice := len(names := [name for name, _, _ in pairs]) > len(set(names))) or measured in names:
+            word = "held twice" if twice else "measured"
+            raise ValueError(
+                f"Each input must be named once, but one of {', '.join(names)} is also {word}. Leave one out."
+            )
+        return Holding.of({name: value for name, _, value in pairs}, measured)
 
     @property
     def named_axes(self) -> tuple[Axis, ...]:
         """What the axes of an input are, where it is said."""
         return named_axes(self.axes)
+
+
+@dataclass(frozen=True)
+class NetworkOptions(InputOptions):
+    """Options of a network besides its name."""
+
+    settings: Settings = dataclasses.field(default_factory=list)
+    weights: Weights = None
+    batchnorm: Batchnorm = "eval"
+    download: Download = False
+    full: Full = False
 
     @property
     def chosen(self) -> dict[str, Any]:

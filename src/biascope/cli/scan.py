@@ -48,7 +48,15 @@ def scan(
         check_place(work)
         run = work.run(None)
         predictions = predicted(
-            model, sampling, run, shape, network.chosen, network.weights, network.batchnorm, network.holding
+            model,
+            sampling,
+            run,
+            shape,
+            network.chosen,
+            network.weights,
+            network.batchnorm,
+            network.named_axes,
+            network.holding,
         )
         known = [next(predictions)]
         in_time(

@@ -68,7 +68,8 @@ class GradientSampler:
         self.rounded = 0.0  # length of what rounding of the outputs adds to a difference
         self._draws = family.draws(seed=seed, run=run)
         with plain_attention(), self._random_state(0):
-            self.outputs = self._checked_outputs()
+            self.output_shape = self._checked_outputs()
+            self.outputs = math.prod(self.output_shape)
             leaves = tree_leaves(self.first_inputs())
             self.size: int = sum(math.prod(leaf.shape[1:]) for leaf in leaves if leaf.is_floating_point())
             self._fastest = Fastest(self._ways(), run.torch_device)
@@ -167,8 +168,18 @@ class GradientSampler:
         inputs = self.probe.inputs(0, 1, self.run)
         return tree_map(lambda leaf: leaf[0], inputs) if self.probe.fresh else inputs
 
-    def _checked_outputs(self) -> int:
-        """Outputs per input, after checking that the family can be measured at this probe at all."""
+    def doubts_of_readout(self) -> list[str]:
+        """A warning if the measured output is that of one place among several, such as the first step of a sequence."""
+        if self.readout != "first" or len(self.output_shape) < 2 or self.output_shape[0] < 2:
+            return []
+        lengths = "×".join(map(str, self.output_shape))
+        return [
+            f"Each input has {lengths} outputs, and the first of them is measured: that of one place. Pass --readout mean or random "
+            "for all places, or let the network return the ones that you use."
+        ]
+
+    def _checked_outputs(self) -> tuple[int, ...]:
+        """Shape of the outputs of one input, after checking that the family can be measured at this probe at all."""
         name, x = self.family.name, self.first_inputs()
         network = self.family.template.to(self.run.torch_device, self.run.dtype)
         outputs = self.family.first_outputs(x, self.run)
@@ -185,7 +196,7 @@ class GradientSampler:
         self.family.check_forward(x, self.run)
         self._check_dependence(network.read(self.readout), x)
         self._check_variation()
-        return int(logits.shape[1])
+        return tuple(outputs.shape[1:])
 
     def _check_variation(self) -> None:
         """A builder that seeds itself gives one network over and over."""

@@ -232,7 +232,7 @@ class Family(ABC):
         run: Run | None = None,
         *,
         must: str = "",
-        remedy: str = "Pass the input shape it was made for (--input CxHxW).",
+        remedy: str = "Pass the input shape it was made for, such as --input 3x32x32, 20x3 or 14.",
     ) -> Tensor:
         """Outputs of the template at inputs, checked to be measurable.
 

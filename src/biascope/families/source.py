@@ -383,10 +383,13 @@ def of_one_input(
         return on_embeddings(build, (shape[0], shape[1]), name) if texts else None
     try:
         return holding.wrapper(build, torch.randn(3, *shape), name)
-    except ValueError:
+    except ValueError as refused:
         if not texts:
             raise
-        held = holding.wrapper(build, torch.ones(3, shape[0], dtype=torch.long), name)
+        try:
+            held = holding.wrapper(build, torch.ones(3, shape[0], dtype=torch.long), name)
+        except ValueError:  # no network on ids either
+            raise refused from None
         embedded = on_embeddings(lambda: held(build()), (shape[0], shape[1]), name)
         if embedded is None:
             raise

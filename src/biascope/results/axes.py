@@ -99,6 +99,12 @@ class InputAxes:
         return tuple(axis.name for axis in self.axes)
 
     @property
+    def in_words(self) -> str:
+        """Its shape, with the names of its axes where they are known: ``"20×3 (time, feature)"``."""
+        named = f" ({', '.join(self.names)})" if all(self.names) and len(self.names) > 1 else ""
+        return "×".join(map(str, self.shape)) + named
+
+    @property
     def image(self) -> bool:
         """Whether the input is an image: what is said of pixels and of two-dimensional frequencies holds."""
         return self.names[-2:] == ("height", "width")
@@ -135,6 +141,16 @@ class InputAxes:
     def varied(self) -> list[int]:
         """Axes along which there is more than one place."""
         return [place for place, length in enumerate(self.shape) if length > 1]
+
+    @property
+    def varied_shape(self) -> tuple[int, ...]:
+        """The shape without axes of length 1."""
+        return tuple(self.shape[place] for place in self.varied())
+
+    def laid_out_as(self, other: InputAxes) -> bool:
+        """Whether the entries of two inputs are the same ones in the same order, as far as shapes and names tell."""
+        turned = self.names != other.names and sorted(self.names) == sorted(other.names)
+        return self.varied_shape == other.varied_shape and not turned
 
     def along(self, axis: int) -> tuple[int, int, int]:
         """Numbers before, along and after an axis: the shape in which it is the middle."""

@@ -224,7 +224,7 @@ class CovarianceResult(Result, ABC):
             ),
             compared=Compared(
                 kind=self.estimator,
-                size=self.size,
+                shape=self.input_axes.varied_shape,
                 number=self.effective_rank,
                 quantities="Effective ranks",
                 reading=(

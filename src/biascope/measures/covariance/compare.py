@@ -135,6 +135,19 @@ class Comparison:
             f"Chance is {percent(self.chance)}."
         ]
 
+    def located(self, labels: Sequence[str] | None = None) -> list[str]:
+        """On which places of its inputs most of each network's sensitivity lies, in a sentence for each that has such places.
+
+        Args:
+            labels: A distinct name for each result; by default their subjects.
+        """
+        names = labels or [result.subject for result in self.results]
+        return [
+            f"{name}: {each.text}"
+            for name, result in zip(names, self.results, strict=True)
+            for each in result.located()
+        ]
+
     def along_training(self, labels: Sequence[str]) -> list[Sentence]:
         """How the results change from the first to the last, as checkpoints of one training."""
         ranks = [result.effective_rank for result in self.results]
@@ -188,6 +201,7 @@ class Comparison:
             "noise_floor": self.floor,
             "resolved": self.resolved,
             "conclusion": self.conclusion(),
+            "located": self.located(),
             "differ": self.differences(),
             "warnings": self.warnings(),
         }
@@ -258,7 +272,7 @@ def side_by_side(results: Sequence[CovarianceResult], leading: int = 10) -> Comp
     """Compare results of one measurement.
 
     Raises:
-        ValueError: If they were taken with different estimators or on different input sizes, or ``leading`` is below 1.
+        ValueError: If they were taken with different estimators or on different inputs, or ``leading`` is below 1.
     """
     if leading < 1:
         raise ValueError(f"leading must be at least 1 direction, got {leading}. Pass leading=10.")
@@ -267,6 +281,13 @@ def side_by_side(results: Sequence[CovarianceResult], leading: int = 10) -> Comp
         listed = "; ".join(f"{result.subject}: {result.estimator}" for result in results)
         raise ValueError(
             f"Compared results must share one estimator, got {listed}. Scan them with the same --estimator."
+        )
+    first = results[0]
+    if other := next((each for each in results if not each.input_axes.laid_out_as(first.input_axes)), None):
+        one, two = (f"{each.input_axes.in_words} ({each.subject})" for each in (first, other))
+        raise ValueError(
+            f"Results must have the same inputs to be compared, got {one} and {two}. Measure them on the same --input, with "
+            "the same axes."
         )
     sizes = [
         int(k)
@@ -339,7 +360,7 @@ def concluded(group: Sequence[CovarianceResult], labels: Sequence[str], trained:
     table = side_by_side(group)
     if trained:
         return table.along_training(labels)
-    found = [Sentence(table.conclusion(labels), "spectra")]
+    found = [Sentence(table.conclusion(labels), "spectra"), *map(Sentence, table.located(labels))]
     return found + [Sentence(words, "overlap") for words in table.overlaps_in_words(labels)]
 
 

@@ -70,10 +70,18 @@ class Shares:
         even = float(self.isotropic[chosen].sum())
         return (sorted(chosen), share) if share.low > max(0.5, 1.25 * even) else None
 
+    def unused(self) -> list[int]:
+        """Parts along which every gradient is exactly zero, where there are others."""
+        found = np.flatnonzero((self.energies == 0).all(0)).tolist()
+        return found if len(found) < len(self.labels) else []
+
     def sentence(self) -> str:
-        """Where most of the sensitivity lies; empty where it lies on no few places."""
-        if self.name == "frequency" or (found := self.concentrated()) is None:
+        """Where most of the sensitivity lies, else where none of it lies; empty where it lies on no few places, and on all."""
+        if self.name == "frequency":
             return ""
+        if (found := self.concentrated()) is None:
+            unused = self.unused()
+            return f"No drawn output changes with {self._where(unused)}." if unused else ""
         chosen, share = found
         if share.low > 0.99:
             how_much = "Over 99 %"
@@ -96,7 +104,7 @@ class Shares:
                 [f"{many - _NAMED} others"] if many > _NAMED else []
             )
             return f"{noun} {listed(names)} ({many} of {count})"
-        if not self.axis.ordered:
+        if not self.axis.ordered or chosen[-1] - chosen[0] >= many:
             if many > _NAMED:
                 return f"{many} of {count} {self.axis.noun(count)}"
             return f"{noun} {listed([self.labels[place] for place in chosen])} of {count}"

@@ -107,7 +107,7 @@ def scan(
     measured, _, written = input.rpartition("=") if isinstance(input, str) else ("", "", "")
     input = parse_shape(written) if isinstance(input, str) else input
     input = input or (None if data is None else data.shape)
-    holding = Holding.of(hold, measured) if hold else None
+    holding = Holding.of(hold or {}, measured) if hold or measured else None
     families = families_of(model, input, settings, weights, checkpoints, batchnorm, named_axes(axes), holding)
     shape = input or (usual_shape(model, settings) if isinstance(model, str) else (1, 32, 32))
     sampling = Sampling(estimator, step, draws, readout, seed)
