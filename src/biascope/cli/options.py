@@ -322,12 +322,18 @@ class InputOptions(OptionGroup):
     @property
     def shape(self) -> tuple[int, ...] | None:
         """Of one input, where it is given."""
-        return parsed_shape(self.input.rpartition("=")[2])
+        return self._measured[1]
+
+    @property
+    def _measured(self) -> tuple[str, tuple[int, ...] | None]:
+        from biascope.families.source import parse_input
+
+        return parse_input(self.input) if self.input else ("", None)
 
     @property
     def holding(self) -> Holding | None:
         """Which of several inputs are held, and the name of the measured one."""
-        measured = self.input.rpartition("=")[0]
+        measured = self._measured[0]
         if not self.hold and not measured:
             return None
         from biascope.families.held import Holding
@@ -466,10 +472,3 @@ def byte_size(text: str, option: str) -> int:
         return int(float(parts[1]) * _SIZES[parts[2].upper()])
     except (AssertionError, ValueError, KeyError) as error:
         raise ValueError(f"{option} must be a size such as 5GB, 500MB or 1GiB, got {text!r}. Pass 5GB.") from error
-
-
-def parsed_shape(text: str) -> tuple[int, ...] | None:
-    """An input shape, where one is given."""
-    from biascope.families.source import parse_shape
-
-    return parse_shape(text) if text else None

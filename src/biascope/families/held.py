@@ -152,12 +152,15 @@ class Holding:
                 )
             if self.measured or free:
                 return self.measured or free[0], False
+            raise ValueError(
+                f"{name} must keep one input to measure, but all are held ({', '.join(named)}). Hold fewer."
+            )
         if len(named) == 1 and self.measured:
             return self.measured, True
         if len(named) == 1:
             raise ValueError(
-                f"{name} takes {named[0]} alone. If it is a dictionary, name the measured entry: --input NAME="
-                "16x4. Else leave --hold out."
+                f"{name} takes {named[0]} alone, got {', '.join(self.held)} to hold. If it is a dictionary, name the measured entry: "
+                "--input NAME=16x4. Else leave --hold out."
             )
         unknown = sorted(set(self.held) - set(named))
         raise ValueError(

@@ -59,6 +59,21 @@ def parse_shape(text: str) -> tuple[int, ...]:
     return lengths
 
 
+def parse_input(text: str) -> tuple[str, tuple[int, ...]]:
+    """The name and the shape of the measured input, written as ``x=16x4``; the name may be left out.
+
+    Example:
+        >>> parse_input("x=16x4"), parse_input("14")
+        (('x', (16, 4)), ('', (14,)))
+    """
+    name, equals, shape = text.rpartition("=")
+    if equals and not name.isidentifier():
+        raise ValueError(
+            f"The measured input must be named as in --input x=16x4, got {text!r}. Leave = out, or name it."
+        )
+    return name, parse_shape(shape)
+
+
 _MOST_NUMBERS = 10**8  # of one input: 400 MB in float32
 
 
@@ -388,8 +403,8 @@ def of_one_input(
             raise
         try:
             held = holding.wrapper(build, torch.ones(3, shape[0], dtype=torch.long), name)
-        except ValueError:  # no network on ids either
-            raise refused from None
+        except ValueError as also:  # no network on ids either, unless it asked for them
+            raise (also if "indices" in str(refused) else refused) from None
         embedded = on_embeddings(lambda: held(build()), (shape[0], shape[1]), name)
         if embedded is None:
             raise

@@ -161,7 +161,7 @@ def named_axes(text: str) -> tuple[Axis, ...]:
     """Axes written as ``time,feature``.
 
     Raises:
-        ValueError: If a name is not known.
+        ValueError: If a name is not known, or is there twice.
 
     Example:
         >>> [axis.name for axis in named_axes("time,feature")]
@@ -172,4 +172,6 @@ def named_axes(text: str) -> tuple[Axis, ...]:
         raise ValueError(
             f"Axes must have known names ({', '.join(NOUNS)}), got {unknown[0]!r}. Pass such as time,feature."
         )
+    if len(set(names)) < len(names):
+        raise ValueError(f"Axes must have different names, got {text!r}. Pass such as time,feature.")
     return tuple(map(Axis, names))

@@ -17,7 +17,7 @@ from biascope.derivatives.draw_times import operations_of
 from biascope.derivatives.sampling import Sampling
 from biascope.families.family import Family
 from biascope.families.held import Holding
-from biascope.families.source import checkpoint_files, family_of, of_one_input, parse_shape, usual_shape
+from biascope.families.source import checkpoint_files, family_of, of_one_input, parse_input, usual_shape
 from biascope.results import registry
 from biascope.results.axes import Axis, named_axes
 from biascope.results.result import Result
@@ -104,8 +104,7 @@ def scan(
     Returns:
         Results and report.
     """
-    measured, _, written = input.rpartition("=") if isinstance(input, str) else ("", "", "")
-    input = parse_shape(written) if isinstance(input, str) else input
+    measured, input = parse_input(input) if isinstance(input, str) else ("", input)
     input = input or (None if data is None else data.shape)
     holding = Holding.of(hold or {}, measured) if hold or measured else None
     families = families_of(model, input, settings, weights, checkpoints, batchnorm, named_axes(axes), holding)
