@@ -145,6 +145,17 @@ def test_a_mask_that_leaves_nothing_is_refused():
         scan(Masked, input="x=5x3", hold={"mask": np.zeros(5), "shift": None}, axes="token,channel", run=CPU)
 
 
+def test_what_to_type_next_names_axes_and_what_is_held():
+    found = scan(Graph, input=(5, 3), hold={"adjacency": RING}, draws=16, run=CPU, report=False).results[0]
+    commands = [step.command for step in found.story().next_steps if "compare" in step.command]
+    assert commands == ["biascope compare MODEL OTHER_MODEL --input 5x3 --axes node,feature --hold adjacency=FILE"]
+
+
+def test_a_family_holds_nothing():
+    with pytest.raises(ValueError, match="Pass its builder or module with hold="):
+        scan(Family.initialised(lambda: nn.Linear(3, 1)), input=(3,), hold={"mask": None}, run=CPU)
+
+
 def test_the_shape_is_needed():
     with pytest.raises(ValueError, match="shape of the measured input"):
         scan(Graph, hold={"adjacency": RING}, run=CPU)

@@ -154,7 +154,7 @@ class MeasureCommand(Command):
 
 # The options that say on what to measure, by what of it a measurement takes.
 _ABOUT = {
-    ("family",): ("input", "settings", "weights", "batchnorm"),
+    ("family",): ("input", "axes", "hold", "settings", "weights", "batchnorm"),
     ("data", "signals", "signal"): ("data", "samples", "data_root"),
     ("probe",): ("inputs", "fresh", "scale"),
     ("basis",): ("basis", "every"),

@@ -370,9 +370,10 @@ def family_of(
     made = _reporting(name, build)
     finished = None if shape is None else of_one_input(made, shape, name, axes=asked_axes, holding=holding)
     axes = asked_axes or (holding.axes if holding is not None else axes)
+    held = () if holding is None else tuple(holding.held)
     if weights_file is None:
         build = made if finished is None else _reporting(name, lambda: finished(made()))
-        return dataclasses.replace(Family.initialised(build, name=name, batchnorm=batchnorm), axes=axes)
+        return dataclasses.replace(Family.initialised(build, name=name, batchnorm=batchnorm), axes=axes, held=held)
     found, where = weights.load(weights_file), str(weights_file)
 
     def trained() -> nn.Module:
@@ -383,7 +384,7 @@ def family_of(
     with forked_rng(0):
         module = trained()
     point = Family.point(module, f"{name} at {as_text(Path(weights_file).stem)}", batchnorm, build=trained)
-    return dataclasses.replace(point, axes=axes)
+    return dataclasses.replace(point, axes=axes, held=held)
 
 
 def of_one_input(

@@ -275,6 +275,10 @@ class CovarianceResult(Result, ABC):
 
     def _next_steps(self) -> list[Step]:
         shape = "x".join(map(str, self.input_shape))
+        axes = self.input_axes
+        if len(axes.shape) > 1 and all(axes.names) and not axes.image:
+            shape += f" --axes {','.join(axes.names)}"
+        shape += "".join(f" --hold {name}=FILE" for name in self.provenance.get("family", {}).get("held", ()))
         model, trained = model_word(self.subject), self.at_given_weights
         found = []
         preferred = not self.effective_rank.contains(self.size)
@@ -284,10 +288,10 @@ class CovarianceResult(Result, ABC):
             words = "Draw more networks, to resolve more directions and narrow the intervals."
             found.append(Step(words, f"biascope scan {model} --input {shape} --draws {more}"))
         if not trained:
-            other = "OTHER_MODEL" if not self.input_axes.image else "mlp" if self.subject != "mlp" else "lenet"
+            other = "OTHER_MODEL" if not axes.image else "mlp" if self.subject != "mlp" else "lenet"
             words = "Compare it with another network on the same inputs."
             found.append(Step(words, f"biascope compare {model} {other} --input {shape}"))
-            if self.input_axes.image:
+            if axes.image:
                 words = "See what of your data and labels it learns first, before you train it."
                 found.append(Step(words, f"biascope kernel {model} --data my_images.npz"))
         else:

@@ -114,8 +114,10 @@ class Comparison:
         if not differ[above].any():
             return f"The effective ranks do not differ significantly: {said} of {size} directions."
         if differ[above].all():
-            return f"All effective ranks differ significantly. From the strongest preference to the weakest: {said} of {size} "
-            "directions."
+            return (
+                f"All effective ranks differ significantly. From the strongest preference to the weakest: {said} of {size} "
+                "directions."
+            )
         alike = [f"{names[i]} and {names[j]}" for i, j in zip(*above, strict=True) if not differ[i, j]]
         return (
             f"The effective ranks differ significantly, except between {listed(alike)}. From the strongest preference to the weakest: "

@@ -153,6 +153,10 @@ def families_of(
 ) -> list[Family]:
     """What a scan is asked for, as families: several of a folder of checkpoints, under distinct names."""
     if isinstance(model, Family):
+        if holding is not None:
+            raise ValueError(
+                f"A family takes its one input, but inputs are named beside {model.name}. Pass its builder or module with hold=."
+            )
         return [dataclasses.replace(model, axes=axes or model.axes)]
     if not isinstance(model, str):
         return [_own_family(model, shape, batchnorm, axes, holding)]
@@ -197,7 +201,8 @@ def _own_family(
         family = Family.initialised(lambda: finished(model()), name, batchnorm)
     else:
         family = Family.point(finished(build()), name, batchnorm)
-    return dataclasses.replace(family, axes=axes or (() if holding is None else holding.axes))
+    holding = holding or Holding()
+    return dataclasses.replace(family, axes=axes or holding.axes, held=tuple(holding.held))
 
 
 def saved_scan(
