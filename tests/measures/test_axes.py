@@ -9,6 +9,7 @@ from biascope import Family, Probe, Run, load, scan
 from biascope.derivatives.moments import Moments
 from biascope.derivatives.operators import GradientCovariance
 from biascope.measures.covariance import CovarianceResult
+from biascope.measures.covariance.compare import concluded, overlaid, side_by_side
 from biascope.measures.mean_gradient import mean_gradient
 from biascope.results.axes import Axis, InputAxes
 from biascope.tasks.divisions import divisions_of
@@ -104,6 +105,39 @@ def test_features_that_are_left_out_are_told():
 def test_the_class_token_alone_is_read():
     found = scanned(FirstToken, (7, 6), "token,channel")
     assert "Over 99 % of the sensitivity is on the first of 7 tokens." in found.sentence()
+
+
+class Averaged(nn.Module):
+    """Reads the mean over time, or of every other step."""
+
+    def __init__(self, stride: int = 1) -> None:
+        super().__init__()
+        self.stride, self.head = stride, nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x[:, :: self.stride]).mean(1)
+
+
+def test_frequencies_that_matter_are_told():
+    found = scanned(Averaged, (20, 3), "time,feature")
+    assert "Over 99 % of the sensitivity is on the lowest of 11 frequencies along time." in found.sentence()
+    found = scanned(lambda: Averaged(2), (20, 3), "time,feature")
+    assert "is on 0 and 10 cycles along time (2 of 11 frequencies)." in found.sentence()
+
+
+def test_a_comparison_tells_and_draws_where_each_network_is_sensitive():
+    group = [scanned(build, (20, 3), "time,feature") for build in (LastSteps, Averaged)]
+    assert {"sensitivity_by_time", "sensitivity_by_frequency"} <= overlaid(group, ["last", "mean"], False, False).keys()
+    told = {sentence.shown_by: sentence.text for sentence in concluded(group, ["last", "mean"], False)}
+    assert told["sensitivity_by_time"] == "last: Over 99 % of the sensitivity is on the last 5 of 20 steps."
+    assert told["sensitivity_by_frequency"].startswith("mean: Over 99 %")
+    assert told["spectra"].endswith("of 60 directions.")
+
+
+def test_inputs_that_are_laid_out_in_another_way_are_not_compared():
+    turned = scanned(lambda: nn.Sequential(nn.Flatten(), nn.Linear(60, 1)), (3, 20), "feature,time")
+    with pytest.raises(ValueError, match=r"20×3 \(time, feature\) \(LastSteps\) and 3×20 \(feature, time\)"):
+        side_by_side([scanned(LastSteps, (20, 3), "time,feature"), turned])
 
 
 def test_a_network_without_preference_is_told_no_place():

@@ -71,7 +71,7 @@ def compare(
         print_json(comparisons=[table.as_dict() for table in tables], warnings=warnings, report=str(page))
         return
     for table in tables:
-        typer.echo("\n  ".join([f"\n{table!r}", table.conclusion(), *table.located()]))
+        typer.echo("\n  ".join([f"\n{table!r}", table.conclusion(), *(each.text for each in table.located())]))
     for warning in warnings:
         typer.echo(f"Warning: {warning}")
     typer.echo(f"\n{report_line(page)}")

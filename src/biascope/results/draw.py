@@ -193,9 +193,7 @@ def shares(
 
     Parts in an order are shown in it; others by size, if they are too many for all to be named.
     """
-    reading = (
-        "Each share is of all of the gradient's energy, with its 95 % interval. The dotted line is an even spread."
-    )
+    reading = "Each is a share of the gradient's energy, with its 95 % interval. The dotted line is an even spread."
     values = 100 * np.array([[share.value, share.low, share.high] for share in shares])
     even = 100 * np.asarray(isotropic)
     place = np.arange(len(values))
@@ -224,6 +222,32 @@ def shares(
     every = math.ceil(len(labels) / 12)
     axes.set_xticks(at[::every], labels[::every])
     axes.set(xlabel=along, ylabel="share in %", ylim=(0, None))
+    return figure
+
+
+def shares_beside(
+    curves: Mapping[str, Sequence[Estimate]],
+    isotropic: np.ndarray,
+    labels: Sequence[str],
+    *,
+    along: str,
+    dark: bool = False,
+) -> Figure:
+    """The shares of the same parts in several networks, in per cent with their 95 % intervals."""
+    reading = (
+        "Each is a share of a network's gradient energy, with its 95 % interval. The dotted line is an even spread."
+    )
+    figure, colours = blank(3.1, reading), PALETTE[dark]
+    axes, at = panel(figure, dark), np.arange(len(labels))
+    for colour, (name, shares) in zip(line_colours(len(curves), dark), curves.items(), strict=True):
+        values = 100 * np.array([[share.value, share.low, share.high] for share in shares])
+        axes.fill_between(at, *np.clip(values[:, 1:], 0, 100).T, alpha=0.25, linewidth=0, color=colour)
+        axes.plot(at, values[:, 0], ".-", linewidth=1.4, color=colour, label=plain(name))
+    axes.plot(at, 100 * np.asarray(isotropic), ":", color=colours.muted)
+    every = math.ceil(len(labels) / 12)
+    axes.set_xticks(at[::every], [plain(label) for label in labels[::every]])
+    axes.set(xlabel=along, ylabel="share in %", ylim=(0, None))
+    legend_below(figure, axes, dark)
     return figure
 
 

@@ -23,7 +23,7 @@ from biascope.results.draw import captioned
 from biascope.results.estimate import Estimate, Number
 from biascope.results.result import Result
 from biascope.results.story import Compared, Directions, Sentence, Step, Story, model_word
-from biascope.results.wording import listed, snake
+from biascope.results.wording import listed
 from biascope.runs.rehearsal import counted
 from biascope.tasks.bases import spatial_frequency
 
@@ -198,19 +198,15 @@ class CovarianceResult(Result, ABC):
 
         found = {}
         for shares in self.shares():
-            many = shares.axis.noun(2)
-            caption = (
-                "Sensitivity by frequency" if shares.name == "frequency" else f"Sensitivity by {shares.axis.noun(1)}"
-            )
             figure = draw.shares(
                 shares.each(),
                 shares.isotropic,
                 shares.labels,
-                along="cycles in the whole input" if shares.name == "frequency" else many,
-                ordered=shares.name == "frequency" or shares.axis.ordered,
+                along=shares.along,
+                ordered=shares.axis.ordered,
                 dark=dark,
             )
-            found[f"sensitivity_by_{snake(shares.name)}"] = captioned(caption, figure)
+            found[shares.key] = captioned(shares.caption, figure)
         return found
 
     @override
@@ -257,7 +253,7 @@ class CovarianceResult(Result, ABC):
 
     def located(self) -> list[Sentence]:
         """On which places of its axes most of the sensitivity lies, for a summary."""
-        told = ((each.sentence(), f"sensitivity_by_{snake(each.name)}") for each in self.shares())
+        told = ((each.sentence(), each.key) for each in self.shares())
         return [Sentence(text, shown_by) for text, shown_by in told if text]
 
     def resolved_sentence(self) -> list[Sentence]:

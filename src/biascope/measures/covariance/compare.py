@@ -137,7 +137,7 @@ class Comparison:
             f"Chance is {percent(self.chance)}."
         ]
 
-    def located(self, labels: Sequence[str] | None = None) -> list[str]:
+    def located(self, labels: Sequence[str] | None = None) -> list[Sentence]:
         """On which places of its inputs most of each network's sensitivity lies, in a sentence for each that has such places.
 
         Args:
@@ -145,7 +145,7 @@ class Comparison:
         """
         names = labels or [result.subject for result in self.results]
         return [
-            f"{name}: {each.text}"
+            Sentence(f"{name}: {each.text}", each.shown_by)
             for name, result in zip(names, self.results, strict=True)
             for each in result.located()
         ]
@@ -203,7 +203,7 @@ class Comparison:
             "noise_floor": self.floor,
             "resolved": self.resolved,
             "conclusion": self.conclusion(),
-            "located": self.located(),
+            "located": [each.text for each in self.located()],
             "differ": self.differences(),
             "warnings": self.warnings(),
         }
@@ -346,6 +346,7 @@ def overlaid(group: Sequence[CovarianceResult], labels: Sequence[str], trained: 
         "spectra": draw.captioned("Spectra on one scale", spectra),
         "overlap": draw.captioned(f"Overlap of the {table.leading} leading directions", overlap),
     }
+    pictures |= _shares_beside(group, labels, dark)
     if trained:  # the first thing to see
         ranks = [(result.effective_rank.value, result.effective_rank.standard_error) for result in group]
         values, errors = np.array(ranks).T
@@ -357,12 +358,26 @@ def overlaid(group: Sequence[CovarianceResult], labels: Sequence[str], trained: 
     return pictures
 
 
+def _shares_beside(group: Sequence[CovarianceResult], labels: Sequence[str], dark: bool) -> dict[str, Figure]:
+    """Shares of the places of each axis that all results have, one curve for each."""
+    from biascope.results import draw
+
+    divided = [{(shares.name, shares.labels): shares for shares in result.shares()} for result in group]
+    found = {}
+    for key, first in divided[0].items():
+        if all(key in each for each in divided):
+            curves = {label: each[key].each() for label, each in zip(labels, divided, strict=True)}
+            figure = draw.shares_beside(curves, first.isotropic, first.labels, along=first.along, dark=dark)
+            found[first.key] = draw.captioned(first.caption, figure)
+    return found
+
+
 def concluded(group: Sequence[CovarianceResult], labels: Sequence[str], trained: bool) -> list[Sentence]:
     """What a comparison concludes, each sentence with the picture that shows it."""
     table = side_by_side(group)
     if trained:
         return table.along_training(labels)
-    found = [Sentence(table.conclusion(labels), "spectra"), *map(Sentence, table.located(labels))]
+    found = [Sentence(table.conclusion(labels), "spectra"), *table.located(labels)]
     return found + [Sentence(words, "overlap") for words in table.overlaps_in_words(labels)]
 
 
