@@ -179,3 +179,9 @@ def test_results_on_turned_inputs_are_not_compared(asked: Asking) -> None:
     for name, words in (("one", LSTM), ("two", CONV)):
         asked.answered("scan", *words, *DRAWS[:-1], name)
     asked.refused("compare", "one", "two", naming="9×3 (time, feature) (Lstm) and 3×9 (channel, time) (conv)")
+
+
+@pytest.mark.parametrize("command", [["kernel"], ["scan"], ["measure", "sample_score"]])
+def test_samples_of_another_shape_are_refused(asked: Asking, command: list[str]) -> None:
+    words = ["lenet", "--input", "1x8x8", "--data", "images.npz", "--samples", "24,12", *DRAWS[2:]]
+    asked.refused(*command, *words, naming="must be the shape of the samples, 1x4x4, got 1x8x8")

@@ -70,7 +70,7 @@ def kernel(
             f"--matrix must lie in an existing folder, but {matrix.parent} does not exist. Create it first."
         )
     arrays = samples.arrays(work.seed)
-    family = network.family(model, network.shape or arrays.shape)
+    family = network.family(model, network.shape_on(arrays))
     folder = work.out or Path("biascope-runs") / folder_name(model, network.chosen, network.weights)
     if matrix is not None and matrix.exists():
         _require_matrix(matrix, folder)

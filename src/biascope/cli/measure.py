@@ -260,7 +260,7 @@ def measure(
     shape, arrays, signals = network.shape, None, None
     if "data" in wanted:
         arrays = source.arrays(seed=0)  # whatever the seed: networks that are compared see the same samples
-        shape = shape or arrays.shape
+        shape = network.shape_on(arrays)
     elif on_signals:
         signals = _signals(data, source.sizes[0], data_root)
         shape = shape or (len(signals[0].shape),)

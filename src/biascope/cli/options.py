@@ -324,6 +324,20 @@ class InputOptions(OptionGroup):
         """Of one input, where it is given."""
         return self._measured[1]
 
+    def shape_on(self, samples: Arrays) -> tuple[int, ...]:
+        """Of one input, which is one of the samples; ids are looked up, so their inputs have another shape.
+
+        Raises:
+            ValueError: If another shape is given.
+        """
+        looked_up = not samples.whole(next(iter(samples.sizes)))[0].is_floating_point()
+        if self.shape in (None, samples.shape) or looked_up:
+            return self.shape or samples.shape
+        given, own = ("x".join(map(str, shape)) for shape in (self.shape or (), samples.shape))
+        raise ValueError(
+            f"--input must be the shape of the samples, {own}, got {given}. Leave --input out, or pass other samples."
+        )
+
     @property
     def _measured(self) -> tuple[str, tuple[int, ...] | None]:
         from biascope.families.source import parse_input

@@ -43,7 +43,7 @@ def scan(
 
     sampling = dataclasses.replace(gradients, seed=work.seed)
     found = samples.arrays(work.seed) if samples.data else None
-    shape = network.shape or (found.shape if found else None)
+    shape = network.shape if found is None else network.shape_on(found)
     if work.dry_run:
         check_place(work)
         run = work.run(None)
