@@ -12,6 +12,7 @@ from biascope.measures.covariance import CovarianceResult
 from biascope.measures.covariance.compare import concluded, overlaid, side_by_side
 from biascope.measures.mean_gradient import mean_gradient
 from biascope.results.axes import Axis, InputAxes
+from biascope.results.provenance import common_and_own
 from biascope.tasks.divisions import divisions_of
 
 CPU = Run(device="cpu")
@@ -179,6 +180,11 @@ def test_centred_energies_leave_the_mean_out():
     energies = GradientCovariance(groups, True, 1).energies(divisions_of(axes))
     assert energies is not None
     assert torch.allclose(energies.mean(0)[:6], rows.var(0), rtol=1e-4)
+
+
+def test_the_settings_of_a_page_name_the_axes():
+    facts, _ = common_and_own([scanned(LastSteps, (20, 3), "time,feature")])
+    assert dict(facts)["axes of an input"] == "time, feature"
 
 
 def test_unknown_axes_are_refused():

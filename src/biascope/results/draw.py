@@ -231,18 +231,25 @@ def shares_beside(
     labels: Sequence[str],
     *,
     along: str,
+    ordered: bool,
     dark: bool = False,
 ) -> Figure:
-    """The shares of the same parts in several networks, in per cent with their 95 % intervals."""
+    """The shares of the same parts in several networks, in per cent with their 95 % intervals; parts in an order are joined."""
     reading = (
         "Each is a share of a network's gradient energy, with its 95 % interval. The dotted line is an even spread."
     )
     figure, colours = blank(3.1, reading), PALETTE[dark]
     axes, at = panel(figure, dark), np.arange(len(labels))
-    for colour, (name, shares) in zip(line_colours(len(curves), dark), curves.items(), strict=True):
+    beside = np.linspace(-0.2, 0.2, len(curves))
+    for shift, colour, (name, shares) in zip(beside, line_colours(len(curves), dark), curves.items(), strict=True):
         values = 100 * np.array([[share.value, share.low, share.high] for share in shares])
-        axes.fill_between(at, *np.clip(values[:, 1:], 0, 100).T, alpha=0.25, linewidth=0, color=colour)
-        axes.plot(at, values[:, 0], ".-", linewidth=1.4, color=colour, label=plain(name))
+        ends = np.clip(np.nan_to_num(values[:, 1:], nan=0.0), 0, 100).T
+        if ordered:
+            axes.fill_between(at, *ends, alpha=0.25, linewidth=0, color=colour)
+            axes.plot(at, values[:, 0], ".-", linewidth=1.4, color=colour, label=plain(name))
+        else:
+            apart = np.abs(ends - values[:, 0])
+            axes.errorbar(at + shift, values[:, 0], apart, fmt="o", markersize=4, color=colour, label=plain(name))
     axes.plot(at, 100 * np.asarray(isotropic), ":", color=colours.muted)
     every = math.ceil(len(labels) / 12)
     axes.set_xticks(at[::every], [plain(label) for label in labels[::every]])

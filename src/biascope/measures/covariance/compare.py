@@ -367,7 +367,8 @@ def _shares_beside(group: Sequence[CovarianceResult], labels: Sequence[str], dar
     for key, first in divided[0].items():
         if all(key in each for each in divided):
             curves = {label: each[key].each() for label, each in zip(labels, divided, strict=True)}
-            figure = draw.shares_beside(curves, first.isotropic, first.labels, along=first.along, dark=dark)
+            how = {"along": first.along, "ordered": first.axis.ordered, "dark": dark}
+            figure = draw.shares_beside(curves, first.isotropic, first.labels, **how)
             found[first.key] = draw.captioned(first.caption, figure)
     return found
 
