@@ -39,12 +39,12 @@ class Shares:
 
     @property
     def key(self) -> str:
-        """Of its picture."""
+        """The key of its picture."""
         return f"sensitivity_by_{snake(self.name)}"
 
     @property
     def caption(self) -> str:
-        """Of its picture."""
+        """The caption of its picture."""
         return "Sensitivity by frequency" if self.of_frequencies else f"Sensitivity by {self.axis.noun(1)}"
 
     @property
