@@ -252,7 +252,9 @@ def shares_beside(
             axes.errorbar(at + shift, values[:, 0], apart, fmt="o", markersize=4, color=colour, label=plain(name))
     axes.plot(at, 100 * np.asarray(isotropic), ":", color=colours.muted)
     every = math.ceil(len(labels) / 12)
-    axes.set_xticks(at[::every], [plain(label) for label in labels[::every]])
+    named = any(not label.isdecimal() for label in labels)
+    turned: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if named else {}
+    axes.set_xticks(at[::every], [plain(label) for label in labels[::every]], **turned)
     axes.set(xlabel=along, ylabel="share in %", ylim=(0, None))
     legend_below(figure, axes, dark)
     return figure

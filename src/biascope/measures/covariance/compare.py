@@ -367,8 +367,10 @@ def _shares_beside(group: Sequence[CovarianceResult], labels: Sequence[str], dar
     for key, first in divided[0].items():
         if all(key in each for each in divided):
             curves = {label: each[key].each() for label, each in zip(labels, divided, strict=True)}
-            how = {"along": first.along, "ordered": first.axis.ordered, "dark": dark}
-            figure = draw.shares_beside(curves, first.isotropic, first.labels, **how)
+            ordered = first.axis.ordered
+            figure = draw.shares_beside(
+                curves, first.isotropic, first.labels, along=first.along, ordered=ordered, dark=dark
+            )
             found[first.key] = draw.captioned(first.caption, figure)
     return found
 
