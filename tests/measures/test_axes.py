@@ -182,6 +182,20 @@ def test_centred_energies_leave_the_mean_out():
     assert torch.allclose(energies.mean(0)[:6], rows.var(0), rtol=1e-4)
 
 
+def test_a_video_is_no_image():
+    found = scanned(lambda: nn.Sequential(Frame(), nn.Linear(16, 1)), (2, 5, 4, 4), "channel,time,height,width")
+    assert "Over 99 % of the sensitivity is on the last of 5 steps." in found.sentence()
+    assert not [word for word in ("image", "LeNet", "VGG") if word in found.sentence()]
+    assert {"sensitivity_by_time", "sensitivity_by_height", "leading_directions"} <= found.plots().keys()
+
+
+class Frame(nn.Module):
+    """The last frame of the first channel."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, 0, -1].flatten(1)
+
+
 def test_the_settings_of_a_page_name_the_axes():
     facts, _ = common_and_own([scanned(LastSteps, (20, 3), "time,feature")])
     assert dict(facts)["axes of an input"] == "time, feature"

@@ -106,8 +106,8 @@ class InputAxes:
 
     @property
     def image(self) -> bool:
-        """Whether the input is an image: what is said of pixels and of two-dimensional frequencies holds."""
-        return self.names[-2:] == ("height", "width")
+        """Whether the input is one image, no video: what is said of pixels and of two-dimensional frequencies holds."""
+        return self.names[-2:] == ("height", "width") and len(self.names) <= 3
 
     @property
     def time(self) -> int | None:
