@@ -15,8 +15,8 @@ FOLDER = Path(__file__).parents[1] / "docs" / "tutorials"
 SCRIPTS = sorted(FOLDER.glob("plot_*.py"))
 
 
-def test_there_are_five_and_a_header():
-    assert [script.name[5] for script in SCRIPTS] == list("12345")
+def test_there_are_eight_and_a_header():
+    assert [script.name[5] for script in SCRIPTS] == list("12345678")
     assert (FOLDER / "GALLERY_HEADER.rst").read_text(encoding="utf-8").startswith("Tutorials\n=========\n")
 
 

@@ -126,7 +126,9 @@ def test_two_ways_with_different_outputs_are_refused():
         ({"adj": RING}, "", "must have an input 'adj' to hold, and has x, adjacency"),
         ({"adjacency": torch.eye(4)}, "", "but that failed with"),
         ({"adjacency": "graph"}, "", "a number, true, false, none, or a file"),
-        ({"adjacency": "missing.npy"}, "", "must be readable as adjacency"),
+        ({"adjacency": "missing.npy"}, "", "must be a file, but missing.npy does not exist"),
+        ({"adjacency": RING / 0}, "", "no missing values, got 15 NaN of 25"),
+        ({"adjacency": np.array(["a", "b"])}, "", "must be numbers or truth values"),
         ({"adjacency": RING}, "nodes", "must have an input 'nodes'"),
         ({"adjacency": object()}, "", "a tensor, an array, a number or None"),
     ],
@@ -136,6 +138,22 @@ def test_what_cannot_be_held_is_refused(held, measured, message):
         one_input(Graph, held, (5, 3), measured)
     with pytest.raises(ValueError, match="name the measured entry"):
         one_input(Masked, {"mask": RING[0], "shift": None}, (5, 3))
+
+
+def test_a_mask_that_leaves_nothing_is_refused():
+    with pytest.raises(ValueError, match="with mask, shift held, but that failed with: outputs that are not finite"):
+        scan(Masked, input="x=5x3", hold={"mask": np.zeros(5), "shift": None}, axes="token,channel", run=CPU)
+
+
+def test_what_to_type_next_names_axes_and_what_is_held():
+    found = scan(Graph, input=(5, 3), hold={"adjacency": RING}, draws=16, run=CPU, report=False).results[0]
+    commands = [step.command for step in found.story().next_steps if "compare" in step.command]
+    assert commands == ["biascope compare MODEL OTHER_MODEL --input 5x3 --axes node,feature --hold adjacency=FILE"]
+
+
+def test_a_family_holds_nothing():
+    with pytest.raises(ValueError, match="Pass its builder or module with hold="):
+        scan(Family.initialised(lambda: nn.Linear(3, 1)), input=(3,), hold={"mask": None}, run=CPU)
 
 
 def test_the_shape_is_needed():

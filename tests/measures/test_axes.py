@@ -9,8 +9,10 @@ from biascope import Family, Probe, Run, load, scan
 from biascope.derivatives.moments import Moments
 from biascope.derivatives.operators import GradientCovariance
 from biascope.measures.covariance import CovarianceResult
+from biascope.measures.covariance.compare import concluded, overlaid, side_by_side
 from biascope.measures.mean_gradient import mean_gradient
 from biascope.results.axes import Axis, InputAxes
+from biascope.results.provenance import common_and_own
 from biascope.tasks.divisions import divisions_of
 
 CPU = Run(device="cpu")
@@ -86,9 +88,57 @@ class Only(nn.Module):
         return x * self.kept
 
 
+class AllButTwo(nn.Module):
+    """Leaves two of six features out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x[:, [0, 2, 3, 5]])
+
+
+def test_features_that_are_left_out_are_told():
+    assert "No drawn output changes with features 2 and 5 of 6." in scanned(AllButTwo, (6,)).sentence()
+
+
 def test_the_class_token_alone_is_read():
     found = scanned(FirstToken, (7, 6), "token,channel")
     assert "Over 99 % of the sensitivity is on the first of 7 tokens." in found.sentence()
+
+
+class Averaged(nn.Module):
+    """Reads the mean over time, or of every other step."""
+
+    def __init__(self, stride: int = 1) -> None:
+        super().__init__()
+        self.stride, self.head = stride, nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x[:, :: self.stride]).mean(1)
+
+
+def test_frequencies_that_matter_are_told():
+    found = scanned(Averaged, (20, 3), "time,feature")
+    assert "Over 99 % of the sensitivity is on the lowest of 11 frequencies along time." in found.sentence()
+    found = scanned(lambda: Averaged(2), (20, 3), "time,feature")
+    assert "is on 0 and 10 cycles along time (2 of 11 frequencies)." in found.sentence()
+
+
+def test_a_comparison_tells_and_draws_where_each_network_is_sensitive():
+    group = [scanned(build, (20, 3), "time,feature") for build in (LastSteps, Averaged)]
+    assert {"sensitivity_by_time", "sensitivity_by_frequency"} <= overlaid(group, ["last", "mean"], False, False).keys()
+    told = {sentence.shown_by: sentence.text for sentence in concluded(group, ["last", "mean"], False)}
+    assert told["sensitivity_by_time"] == "last: Over 99 % of the sensitivity is on the last 5 of 20 steps."
+    assert told["sensitivity_by_frequency"].startswith("mean: Over 99 %")
+    assert told["spectra"].endswith("of 60 directions.")
+
+
+def test_inputs_that_are_laid_out_in_another_way_are_not_compared():
+    turned = scanned(lambda: nn.Sequential(nn.Flatten(), nn.Linear(60, 1)), (3, 20), "feature,time")
+    with pytest.raises(ValueError, match=r"20×3 \(time, feature\) \(LastSteps\) and 3×20 \(feature, time\)"):
+        side_by_side([scanned(LastSteps, (20, 3), "time,feature"), turned])
 
 
 def test_a_network_without_preference_is_told_no_place():
@@ -130,6 +180,25 @@ def test_centred_energies_leave_the_mean_out():
     energies = GradientCovariance(groups, True, 1).energies(divisions_of(axes))
     assert energies is not None
     assert torch.allclose(energies.mean(0)[:6], rows.var(0), rtol=1e-4)
+
+
+def test_a_video_is_no_image():
+    found = scanned(lambda: nn.Sequential(Frame(), nn.Linear(16, 1)), (2, 5, 4, 4), "channel,time,height,width")
+    assert "Over 99 % of the sensitivity is on the last of 5 steps." in found.sentence()
+    assert not [word for word in ("image", "LeNet", "VGG") if word in found.sentence()]
+    assert {"sensitivity_by_time", "sensitivity_by_height", "leading_directions"} <= found.plots().keys()
+
+
+class Frame(nn.Module):
+    """The last frame of the first channel."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, 0, -1].flatten(1)
+
+
+def test_the_settings_of_a_page_name_the_axes():
+    facts, _ = common_and_own([scanned(LastSteps, (20, 3), "time,feature")])
+    assert dict(facts)["axes of an input"] == "time, feature"
 
 
 def test_unknown_axes_are_refused():

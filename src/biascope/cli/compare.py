@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from biascope.cli import _completion
 from biascope.cli._dry_run import check_place, in_time, print_expectation
 from biascope.cli._settings_file import keep_settings
-from biascope.cli.options import Batchnorm, Input, SeededWork, parsed_shape, with_groups
+from biascope.cli.options import Batchnorm, InputOptions, SeededWork, with_groups
 from biascope.cli.printing import print_json, report_line
 from biascope.derivatives.sampling import Sampling
 
@@ -26,7 +26,7 @@ def compare(
         ),
     ],
     *,
-    input: Input = "",
+    inputs: InputOptions,
     batchnorm: Batchnorm = "eval",
     gradients: Sampling,
     leading: Annotated[int, typer.Option(help="Number of leading directions in the compared subspaces.")] = 10,
@@ -45,17 +45,19 @@ def compare(
         )
     if len(set(subjects)) < len(subjects):
         raise ValueError(f"compare needs different subjects, got {', '.join(subjects)}. Leave out the duplicates.")
-    shape, sampling = parsed_shape(input), dataclasses.replace(gradients, seed=work.seed)
+    sampling = dataclasses.replace(gradients, seed=work.seed)
     if work.dry_run:
         check_place(work)
-        _print_expected(subjects, shape, sampling, batchnorm, work)
+        _print_expected(subjects, inputs, sampling, batchnorm, work)
         return
     folder = work.out or Path("biascope-runs") / comparison_folder(subjects)
     require_own(folder)
     results = results_of(
         subjects,
         folder,
-        input=shape,
+        input=inputs.shape,
+        axes=inputs.named_axes,
+        holding=inputs.holding,
         sampling=sampling,
         batchnorm=batchnorm,
         run=work.run(None),
@@ -69,14 +71,14 @@ def compare(
         print_json(comparisons=[table.as_dict() for table in tables], warnings=warnings, report=str(page))
         return
     for table in tables:
-        typer.echo(f"\n{table!r}\n  {table.conclusion()}")
+        typer.echo("\n  ".join([f"\n{table!r}", table.conclusion(), *(each.text for each in table.located())]))
     for warning in warnings:
         typer.echo(f"Warning: {warning}")
     typer.echo(f"\n{report_line(page)}")
 
 
 def _print_expected(
-    subjects: list[str], shape: tuple[int, ...] | None, sampling: Sampling, batchnorm: str, work: SeededWork
+    subjects: list[str], inputs: InputOptions, sampling: Sampling, batchnorm: str, work: SeededWork
 ) -> None:
     """Print the time of the scans, as far as it is found in time; run folders are only read."""
     from biascope.measures.scan.cost import in_turns, predicted
@@ -84,7 +86,8 @@ def _print_expected(
     from biascope.runs.rehearsal import LIMIT, Expectation, StageTime
 
     networks = [subject for subject in subjects if not Path(subject).is_dir()]
-    predictions = [predicted(each, sampling, work.run(None), shape, batchnorm=batchnorm) for each in networks]
+    given: dict[str, Any] = {"shape": inputs.shape, "axes": inputs.named_axes, "holding": inputs.holding}
+    predictions = [predicted(each, sampling, work.run(None), batchnorm=batchnorm, **given) for each in networks]
     known = [next(each) for each in predictions]
 
     def predict(_: Path) -> None:

@@ -72,7 +72,7 @@ def kernel(
         )
     arrays = samples.arrays(work.seed, model, network.chosen)
     usual = {"ids": True} if arrays.holds_ids and kind_of(model) in TEXTS else None
-    family = network.family(model, network.shape or arrays.shape, usual)
+    family = network.family(model, network.shape_on(arrays), usual)
     folder = work.out or Path("biascope-runs") / folder_name(model, network.chosen, network.weights)
     if matrix is not None and matrix.exists():
         _require_matrix(matrix, folder)

@@ -160,7 +160,7 @@ class MeasureCommand(Command):
 
 # The options that say on what to measure, by what of it a measurement takes.
 _ABOUT = {
-    ("family",): ("input", "settings", "weights", "batchnorm"),
+    ("family",): ("input", "axes", "hold", "settings", "weights", "batchnorm"),
     ("data", "signals", "signal"): ("data", "samples", "data_root"),
     ("data",): ("standardise", "label", "tokenizer", "length"),
     ("probe",): ("inputs", "fresh", "scale"),
@@ -270,10 +270,9 @@ def measure(
     source = DataOptions(data, samples or "2000,1000", standardise, label, tokenizer, length, data_root)
     shape, arrays, signals = network.shape, None, None
     if "data" in wanted:
-        arrays = source.arrays(
-            0, model, network.chosen
-        )  # whatever the seed: networks that are compared see the same samples
-        shape = shape or arrays.shape
+        # Whatever the seed: networks that are compared see the same samples.
+        arrays = source.arrays(0, model, network.chosen)
+        shape = network.shape_on(arrays)
     elif on_signals:
         signals = _signals(data, source.sizes[0], data_root)
         shape = shape or (len(signals[0].shape),)

@@ -332,39 +332,70 @@ class SeededWork(Work):
 
 
 @dataclass(frozen=True)
-class NetworkOptions(OptionGroup):
-    """Options of a network besides its name."""
+class InputOptions(OptionGroup):
+    """What networks are given: the measured input, what its axes are, and what the other inputs are."""
 
     input: Input = ""
     axes: Axes = ""
     hold: Hold = dataclasses.field(default_factory=list)
-    settings: Settings = dataclasses.field(default_factory=list)
-    weights: Weights = None
-    batchnorm: Batchnorm = "eval"
-    download: Download = False
-    full: Full = False
 
     @property
     def shape(self) -> tuple[int, ...] | None:
         """Of one input, where it is given."""
-        return parsed_shape(self.input.rpartition("=")[2])
+        return self._measured[1]
+
+    def shape_on(self, samples: Arrays) -> tuple[int, ...]:
+        """Of one input, which is one of the samples; ids are looked up, so their inputs have another shape.
+
+        Raises:
+            ValueError: If another shape is given.
+        """
+        if self.shape in (None, samples.shape) or samples.holds_ids:
+            return self.shape or samples.shape
+        given, own = ("x".join(map(str, shape)) for shape in (self.shape or (), samples.shape))
+        raise ValueError(
+            f"--input must be the shape of the samples, {own}, got {given}. Leave --input out, or pass other samples."
+        )
+
+    @property
+    def _measured(self) -> tuple[str, tuple[int, ...] | None]:
+        from biascope.families.source import parse_input
+
+        return parse_input(self.input) if self.input else ("", None)
 
     @property
     def holding(self) -> Holding | None:
-        """Which of several inputs are held."""
-        if not self.hold:
+        """Which of several inputs are held, and the name of the measured one."""
+        measured = self._measured[0]
+        if not self.hold and not measured:
             return None
         from biascope.families.held import Holding
 
         pairs = [each.partition("=") for each in self.hold]
         if bad := next((name + equals + value for name, equals, value in pairs if not (name and equals and value)), ""):
             raise ValueError(f"What is held must be written NAME=VALUE, got {bad!r}. Pass such as --hold mask=none.")
-        return Holding.of({name: value for name, _, value in pairs}, self.input.rpartition("=")[0])
+        if (twice := len(names := [name for name, _, _ in pairs]) > len(set(names))) or measured in names:
+            word = "held twice" if twice else "measured"
+            raise ValueError(
+                f"Each input must be named once, but one of {', '.join(names)} is also {word}. Leave one out."
+            )
+        return Holding.of({name: value for name, _, value in pairs}, measured)
 
     @property
     def named_axes(self) -> tuple[Axis, ...]:
         """What the axes of an input are, where it is said."""
         return named_axes(self.axes)
+
+
+@dataclass(frozen=True)
+class NetworkOptions(InputOptions):
+    """Options of a network besides its name."""
+
+    settings: Settings = dataclasses.field(default_factory=list)
+    weights: Weights = None
+    batchnorm: Batchnorm = "eval"
+    download: Download = False
+    full: Full = False
 
     @property
     def chosen(self) -> dict[str, Any]:
@@ -505,10 +536,3 @@ def byte_size(text: str, option: str) -> int:
         return int(float(parts[1]) * _SIZES[parts[2].upper()])
     except (AssertionError, ValueError, KeyError) as error:
         raise ValueError(f"{option} must be a size such as 5GB, 500MB or 1GiB, got {text!r}. Pass 5GB.") from error
-
-
-def parsed_shape(text: str) -> tuple[int, ...] | None:
-    """An input shape, where one is given."""
-    from biascope.families.source import parse_shape
-
-    return parse_shape(text) if text else None

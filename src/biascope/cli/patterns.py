@@ -86,7 +86,7 @@ def patterns(
     if images is None and given is None:
         images = samples_of(patches, sizes=sizes, **how)
     if images is not None:
-        shape = network.shape or images.shape
+        shape = network.shape_on(images)
     else:
         assert given is not None
         shape = network.shape or (given.pixels.shape[1], 32, 32)

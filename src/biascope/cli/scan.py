@@ -44,12 +44,20 @@ def scan(
     sampling = dataclasses.replace(gradients, seed=work.seed)
     found = samples.arrays(work.seed, model, network.chosen) if samples.data else None
     require_real(found)
-    shape = network.shape or (found.shape if found else None)
+    shape = network.shape if found is None else network.shape_on(found)
     if work.dry_run:
         check_place(work)
         run = work.run(None)
         predictions = predicted(
-            model, sampling, run, shape, network.chosen, network.weights, network.batchnorm, network.holding
+            model,
+            sampling,
+            run,
+            shape,
+            network.chosen,
+            network.weights,
+            network.batchnorm,
+            network.named_axes,
+            network.holding,
         )
         known = [next(predictions)]
         in_time(

@@ -44,7 +44,7 @@ _BATCH = 256  # most inputs of one network in a pass
 _SPAN_NUMBERS = 2**25  # gradient entries held at once before they are folded into the sums
 
 
-_CHECKED = Latest[tuple[int, float]]()  # of a network
+_CHECKED = Latest[tuple[tuple[int, ...], float]]()  # of a network
 _GRADIENTS = Latest[tuple[Network, dict[int, Tensor]]]()  # of draws, at a probe
 
 
@@ -83,9 +83,10 @@ class GradientSampler:
             self._pass = self._one_pass()
             self._fitting = self._pass.inputs_at_once(run.torch_device)
             few = self.few_inputs()
-            self.outputs, self.rounded = _CHECKED.get(
+            self.output_shape, self.rounded = _CHECKED.get(
                 family.template, (content_of(few), *self._how), lambda: self._checked_outputs(few)
             )
+            self.outputs = math.prod(self.output_shape)
             leaves = tree_leaves(self.first_inputs())
             self.size: int = sum(math.prod(leaf.shape[1:]) for leaf in leaves if leaf.is_floating_point())
             self._fastest = Fastest(self._ways(), run.torch_device)
@@ -212,8 +213,18 @@ class GradientSampler:
         except Exception:  # a user's forward pass may raise anything
             return OnePass(0.0, 0)
 
-    def _checked_outputs(self, x: Any) -> tuple[int, float]:
-        """Outputs per input, after checking that the family can be measured at this probe at all, and :attr:`rounded`."""
+    def doubts_of_readout(self) -> list[str]:
+        """A warning if the measured output is that of one place among several, such as the first step of a sequence."""
+        if self.readout != "first" or len(self.output_shape) < 2 or self.output_shape[0] < 2:
+            return []
+        lengths = "×".join(map(str, self.output_shape))
+        return [
+            f"Each input has {lengths} outputs, and the first of them is measured: that of one place. Pass --readout mean or random "
+            "for all places, or let the network return the ones that you use."
+        ]
+
+    def _checked_outputs(self, x: Any) -> tuple[tuple[int, ...], float]:
+        """Shape of the outputs of one input, after checking that the family can be measured at all, and :attr:`rounded`."""
         name = self.family.name
         network = self.family.template.to(self.run.torch_device, self.run.dtype)
         outputs = self.family.first_outputs(x, self.run)
@@ -230,7 +241,7 @@ class GradientSampler:
         self.family.check_forward(x, self.run)
         self._check_dependence(network.read(self.readout), x)
         self._check_variation()
-        return int(logits.shape[1]), self.rounded
+        return tuple(outputs.shape[1:]), self.rounded
 
     def _check_variation(self) -> None:
         """A builder that seeds itself gives one network over and over."""

@@ -54,6 +54,7 @@ class Family(ABC):
         build: Builds a member; ``None`` where members are given.
         others: The modules of given members but the first.
         axes: What the axes of an input are, where a library or the user says so.
+        held: Names of the inputs beside the measured one.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Family(ABC):
     build: Builder | None = field(default=None, kw_only=True, repr=False)
     others: tuple[Origin, ...] = field(default=(), kw_only=True, repr=False, compare=False)
     axes: tuple[Axis, ...] = field(default=(), kw_only=True, repr=False, compare=False)
+    held: tuple[str, ...] = field(default=(), kw_only=True, repr=False, compare=False)
 
     @staticmethod
     def initialised(build: Builder, name: str | None = None, batchnorm: str = "eval") -> Family:
@@ -245,7 +247,7 @@ class Family(ABC):
         run: Run | None = None,
         *,
         must: str = "",
-        remedy: str = "Pass the input shape it was made for (--input CxHxW).",
+        remedy: str = "Pass the input shape it was made for, such as --input 3x32x32, 20x3 or 14.",
     ) -> Tensor:
         """Outputs of the template at inputs, checked to be measurable.
 

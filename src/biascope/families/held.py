@@ -116,11 +116,13 @@ class Holding:
             except FOREIGN as error:
                 reason = reason or reason_of(error)
                 continue
-            if outputs.shape == alone.shape and torch.allclose(outputs, alone, rtol=1e-3, atol=1e-5):
+            if not bool(outputs.isfinite().all()):
+                reason = reason or "outputs that are not finite numbers"
+            elif outputs.shape == alone.shape and torch.allclose(outputs, alone, rtol=1e-3, atol=1e-5):
                 rows[way] = outputs
         if not rows:
             raise ValueError(
-                f"{name} must take {shape_of(x)} inputs with {', '.join(self.held)} held, but that failed"
+                f"{name} must take {shape_of(x)} inputs{self._in_words()}, but that failed"
                 f"{f' with: {reason}' if reason else ', since samples of a batch change one another'}. Check --input and --hold."
             )
         first, *others = rows.values()
@@ -132,6 +134,10 @@ class Holding:
         return functools.partial(
             OfOneInput, held=self.held, measured=measured, way=next(iter(rows)), as_dictionary=as_dictionary
         )
+
+    def _in_words(self) -> str:
+        named = f" as {self.measured}" if self.measured else ""
+        return f"{named} with {', '.join(self.held)} held" if self.held else named
 
     def _place(self, module: nn.Module, name: str) -> tuple[str, bool]:
         """The name by which the measured input goes, and whether all go in one dictionary."""
@@ -146,12 +152,15 @@ class Holding:
                 )
             if self.measured or free:
                 return self.measured or free[0], False
+            raise ValueError(
+                f"{name} must keep one input to measure, but all are held ({', '.join(named)}). Hold fewer."
+            )
         if len(named) == 1 and self.measured:
             return self.measured, True
         if len(named) == 1:
             raise ValueError(
-                f"{name} takes {named[0]} alone. If it is a dictionary, name the measured entry: --input NAME="
-                "16x4. Else leave --hold out."
+                f"{name} takes {named[0]} alone, got {', '.join(self.held)} to hold. If it is a dictionary, name the measured entry: "
+                "--input NAME=16x4. Else leave --hold out."
             )
         unknown = sorted(set(self.held) - set(named))
         raise ValueError(
@@ -180,7 +189,18 @@ def held_value(name: str, value: Any) -> Any:
                 f"Pass such as --hold {name}=mask.npy."
             ) from None
     if isinstance(value, Tensor | np.ndarray | list | tuple):
-        found = torch.as_tensor(value).detach().clone()
+        try:
+            found = torch.as_tensor(value).detach().clone()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(
+                f"What is held as {name} must be numbers or truth values, got {np.asarray(value).dtype} entries. Pass an array of "
+                "numbers."
+            ) from error
+        if found.is_floating_point() and found.isnan().any():
+            raise ValueError(
+                f"What is held as {name} must have no missing values, got {int(found.isnan().sum())} NaN of {found.numel():,}. "
+                "Replace them, such as by 0."
+            )
         return found.float() if found.dtype == torch.float64 else found
     if value is None or isinstance(value, bool | int | float):
         return value
@@ -190,6 +210,8 @@ def held_value(name: str, value: Any) -> Any:
 
 
 def _from_file(name: str, path: Path) -> Tensor:
+    if not path.is_file():
+        raise ValueError(f"What is held as {name} must be a file, but {path} does not exist. Check --hold {name}=FILE.")
     try:
         if path.suffix == ".pt":
             found = torch.load(path, weights_only=True, map_location="cpu")

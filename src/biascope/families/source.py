@@ -62,6 +62,21 @@ def parse_shape(text: str) -> tuple[int, ...]:
     return lengths
 
 
+def parse_input(text: str) -> tuple[str, tuple[int, ...]]:
+    """The name and the shape of the measured input, written as ``x=16x4``; the name may be left out.
+
+    Example:
+        >>> parse_input("x=16x4"), parse_input("14")
+        (('x', (16, 4)), ('', (14,)))
+    """
+    name, equals, shape = text.rpartition("=")
+    if equals and not name.isidentifier():
+        raise ValueError(
+            f"The measured input must be named as in --input x=16x4, got {text!r}. Leave = out, or name it."
+        )
+    return name, parse_shape(shape)
+
+
 _MOST_NUMBERS = 10**8  # of one input: 400 MB in float32
 
 
@@ -374,15 +389,19 @@ def family_of(
         if holding is not None:
             finish, came = holding.wrapper(model.build, torch.randn(3, *model.shape), model.name), model.build
             model = dataclasses.replace(model, build=lambda: finish(came()))
-        return dataclasses.replace(model.family(batchnorm), axes=asked_axes or model.axes)
+        names_held = () if holding is None else tuple(holding.held)
+        return dataclasses.replace(model.family(batchnorm), axes=asked_axes or model.axes, held=names_held)
     name, build = (model.name, model.build) if model is not None else builder_of(source, shape, settings)
     axes = _usual_axes(source) if model is None else model.axes
     made = _reporting(name, build)
     finished = None if shape is None else of_one_input(made, shape, name, axes=asked_axes, holding=holding)
     axes = asked_axes or (holding.axes if holding is not None else ()) or axes
+    names_held = () if holding is None else tuple(holding.held)
     if weights_file is None:
         build = made if finished is None else _reporting(name, lambda: finished(made()))
-        return dataclasses.replace(Family.initialised(build, name=name, batchnorm=batchnorm), axes=axes)
+        return dataclasses.replace(
+            Family.initialised(build, name=name, batchnorm=batchnorm), axes=axes, held=names_held
+        )
     found, where = weights.load(weights_file), str(weights_file)
 
     def trained() -> nn.Module:
@@ -394,7 +413,7 @@ def family_of(
         module, wanted = trained(), made().state_dict()
     fit = fitted([held(where, found)], held(name, wanted))[0]
     point = Family.point(module, _with_weights(name, weights_file, fit), batchnorm, build=trained)
-    return dataclasses.replace(point, axes=axes)
+    return dataclasses.replace(point, axes=axes, held=names_held)
 
 
 def of_one_input(
@@ -409,10 +428,13 @@ def of_one_input(
         return on_embeddings(build, (shape[0], shape[1]), name) if texts else None
     try:
         return holding.wrapper(build, torch.randn(3, *shape), name)
-    except ValueError:
+    except ValueError as refused:
         if not texts:
             raise
-        on_ids = holding.wrapper(build, torch.ones(3, shape[0], dtype=torch.long), name)
+        try:
+            on_ids = holding.wrapper(build, torch.ones(3, shape[0], dtype=torch.long), name)
+        except ValueError as also:  # no network on ids either, unless it asked for them
+            raise (also if "indices" in str(refused) else refused) from None
         embedded = on_embeddings(lambda: on_ids(build()), (shape[0], shape[1]), name)
         if embedded is None:
             raise

@@ -116,6 +116,7 @@ def selftest(family: Family, shape: tuple[int, ...], *, readout: str = "first", 
         run = selftest_run(family, shape, seed=seed)
         x = Probe.gaussian(shape, num=_INPUTS, seed=seed).inputs(0, 1, run)
         family.first_outputs(x, run)
+        family.axes_at(x, run)  # a wrong number of axes is refused here as elsewhere
         shared = _Identity("members differ in weights alone", 0.0, lambda: _shared_forward(family, x, run), "")
         proof = _run_check(shared)  # first, since draws warn of what is not proven to do no harm
         gate = passage(family, lambda _: x, derivatives=(INPUT, WEIGHT), readout=readout, run=run)

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._C._functorch import is_batchedtensor
 from torch.func import grad, vmap
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
@@ -143,6 +144,8 @@ class _Recorder(TorchFunctionMode):
         weight, bias = given.pop("weight", None), given.pop("bias", None)
         inputs = given.pop("input")
         if not isinstance(inputs, Tensor) or not _plain(kind, given, inputs, weight):
+            return None
+        if is_batchedtensor(inputs):  # the network maps over its samples: their axis is hidden from every rule
             return None
         named = [None if part is None else self._names.get(id(part)) for part in (weight, bias)]
         given["function"] = func

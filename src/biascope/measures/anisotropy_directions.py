@@ -280,7 +280,11 @@ def _of_gradients(asked: _Asked) -> Anisotropy:
         derivative=asked.estimator,
         step=asked.step if asked.estimator == "difference" else None,
         seed=asked.seed,
-        provenance={**settled, "draws": covariance.draws, "warnings": doubts_of_tail(covariance)},
+        provenance={
+            **settled,
+            "draws": covariance.draws,
+            "warnings": [*sampler.doubts_of_readout(), *doubts_of_tail(covariance)],
+        },
     )
 
 

@@ -173,7 +173,8 @@ def average_geometry(
     )
     matrix = covariance.dense() if covariance.size <= 4096 else None
     dense = np.zeros((0, 0), np.float32) if matrix is None else narrowed(matrix).cpu().numpy()
-    settled = {"outputs": sampler.outputs, "draws": covariance.draws, "warnings": doubts_of_tail(covariance)}
+    warnings = [*sampler.doubts_of_readout(), *doubts_of_tail(covariance)]
+    settled = {"outputs": sampler.outputs, "draws": covariance.draws, "warnings": warnings}
     return Geometry(
         **covariance_fields(covariance, axes_of(family, probe), keep),
         matrix=dense,

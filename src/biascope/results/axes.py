@@ -99,9 +99,15 @@ class InputAxes:
         return tuple(axis.name for axis in self.axes)
 
     @property
+    def in_words(self) -> str:
+        """Its shape, with the names of its axes where they are known: ``"20×3 (time, feature)"``."""
+        named = f" ({', '.join(self.names)})" if all(self.names) and len(self.names) > 1 else ""
+        return "×".join(map(str, self.shape)) + named
+
+    @property
     def image(self) -> bool:
-        """Whether the input is an image: what is said of pixels and of two-dimensional frequencies holds."""
-        return self.names[-2:] == ("height", "width")
+        """Whether the input is one image, no video: what is said of pixels and of two-dimensional frequencies holds."""
+        return self.names[-2:] == ("height", "width") and len(self.names) <= 3
 
     @property
     def time(self) -> int | None:
@@ -136,6 +142,16 @@ class InputAxes:
         """Axes along which there is more than one place."""
         return [place for place, length in enumerate(self.shape) if length > 1]
 
+    @property
+    def varied_shape(self) -> tuple[int, ...]:
+        """The shape without axes of length 1."""
+        return tuple(self.shape[place] for place in self.varied())
+
+    def laid_out_as(self, other: InputAxes) -> bool:
+        """Whether the entries of two inputs are the same ones in the same order, as far as shapes and names tell."""
+        turned = self.names != other.names and sorted(self.names) == sorted(other.names)
+        return self.varied_shape == other.varied_shape and not turned
+
     def along(self, axis: int) -> tuple[int, int, int]:
         """Numbers before, along and after an axis: the shape in which it is the middle."""
         return math.prod(self.shape[:axis]), self.shape[axis], math.prod(self.shape[axis + 1 :])
@@ -145,7 +161,7 @@ def named_axes(text: str) -> tuple[Axis, ...]:
     """Axes written as ``time,feature``.
 
     Raises:
-        ValueError: If a name is not known.
+        ValueError: If a name is not known, or is there twice.
 
     Example:
         >>> [axis.name for axis in named_axes("time,feature")]
@@ -156,4 +172,6 @@ def named_axes(text: str) -> tuple[Axis, ...]:
         raise ValueError(
             f"Axes must have known names ({', '.join(NOUNS)}), got {unknown[0]!r}. Pass such as time,feature."
         )
+    if len(set(names)) < len(names):
+        raise ValueError(f"Axes must have different names, got {text!r}. Pass such as time,feature.")
     return tuple(map(Axis, names))

@@ -96,9 +96,9 @@ def comparison_of(results: Sequence[Result], stories: Sequence[Story], trained: 
     known = [(result, story.compared) for result, story in both if story.compared is not None]
     known.sort(key=lambda pair: bool(pair[0].why_detail(results)))  # what gives the headline comes first
     titles = {(result.measurement, beside.kind): f"{title_of(result)} ({beside.kind})" for result, beside in known}
-    alike: dict[tuple[str, str, int], list[tuple[Result, Compared]]] = {}
+    alike: dict[tuple[str, str, tuple[int, ...]], list[tuple[Result, Compared]]] = {}
     for result, beside in known:
-        alike.setdefault((result.measurement, beside.kind, beside.size), []).append((result, beside))
+        alike.setdefault((result.measurement, beside.kind, beside.shape), []).append((result, beside))
     groups, statements, meanings = [], list[Told](), list[str]()
     for index, (key, members) in enumerate(alike.items()):
         group, beside = [result for result, _ in members], members[0][1]
@@ -151,7 +151,7 @@ def _concluded(group: Sequence[Result], compared: Compared, trained: bool, overl
 
 
 def overlaid(group: Sequence[Result], compared: Compared, dark: bool) -> dict[str, Figure]:
-    """Pictures of results of one measurement, one kind and one size, under names that tell them apart."""
+    """Pictures of results of one measurement, one kind and one shape, under names that tell them apart."""
     return compared.overlaid(group, _labels(group), _all_points(group), dark)
 
 

@@ -193,9 +193,7 @@ def shares(
 
     Parts in an order are shown in it; others by size, if they are too many for all to be named.
     """
-    reading = (
-        "Each share is of all of the gradient's energy, with its 95 % interval. The dotted line is an even spread."
-    )
+    reading = "Each is a share of the gradient's energy, with its 95 % interval. The dotted line is an even spread."
     values = 100 * np.array([[share.value, share.low, share.high] for share in shares])
     even = 100 * np.asarray(isotropic)
     place = np.arange(len(values))
@@ -224,6 +222,41 @@ def shares(
     every = math.ceil(len(labels) / 12)
     axes.set_xticks(at[::every], labels[::every])
     axes.set(xlabel=along, ylabel="share in %", ylim=(0, None))
+    return figure
+
+
+def shares_beside(
+    curves: Mapping[str, Sequence[Estimate]],
+    isotropic: np.ndarray,
+    labels: Sequence[str],
+    *,
+    along: str,
+    ordered: bool,
+    dark: bool = False,
+) -> Figure:
+    """The shares of the same parts in several networks, in per cent with their 95 % intervals; parts in an order are joined."""
+    reading = (
+        "Each is a share of a network's gradient energy, with its 95 % interval. The dotted line is an even spread."
+    )
+    figure, colours = blank(3.1, reading), PALETTE[dark]
+    axes, at = panel(figure, dark), np.arange(len(labels))
+    beside = np.linspace(-0.2, 0.2, len(curves))
+    for shift, colour, (name, shares) in zip(beside, line_colours(len(curves), dark), curves.items(), strict=True):
+        values = 100 * np.array([[share.value, share.low, share.high] for share in shares])
+        ends = np.clip(np.nan_to_num(values[:, 1:], nan=0.0), 0, 100).T
+        if ordered:
+            axes.fill_between(at, *ends, alpha=0.25, linewidth=0, color=colour)
+            axes.plot(at, values[:, 0], ".-", linewidth=1.4, color=colour, label=plain(name))
+        else:
+            apart = np.abs(ends - values[:, 0])
+            axes.errorbar(at + shift, values[:, 0], apart, fmt="o", markersize=4, color=colour, label=plain(name))
+    axes.plot(at, 100 * np.asarray(isotropic), ":", color=colours.muted)
+    every = math.ceil(len(labels) / 12)
+    named = any(not label.isdecimal() for label in labels)
+    turned: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if named else {}
+    axes.set_xticks(at[::every], [plain(label) for label in labels[::every]], **turned)
+    axes.set(xlabel=along, ylabel="share in %", ylim=(0, None))
+    legend_below(figure, axes, dark)
     return figure
 
 

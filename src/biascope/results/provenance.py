@@ -27,6 +27,8 @@ _WORDS = {
     "family.batchnorm": "BatchNorm mode",
     "family.content": "fingerprint of the network",
     "family.drawing": "how networks were drawn",
+    "family.axes": "axes of an input",
+    "family.held": "inputs that are held",
     "settings.readout": "readout",
     "settings.centred": "mean gradient removed",
     "settings.method": "method of computation",
@@ -53,7 +55,8 @@ def _facts(result: Result) -> dict[str, str]:
         for key, item in value.items() if isinstance(value, dict) else [("", value)] if value is not None else []:
             path = f"{part}.{key}" if key else part
             words = f"version of {key}" if part == "versions" else (key or part).replace("_", " ")
-            flat[_WORDS.get(path, words)] = said(item)
+            shown = [axis["name"] or "not named" for axis in item] if path == "family.axes" else item
+            flat[_WORDS.get(path, words)] = said(shown)
     return flat
 
 

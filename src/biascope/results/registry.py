@@ -204,6 +204,7 @@ class Measurement(Generic[P, R]):
             record["family"] = _identity(family)
             axes = () if probe is None else family.axes_at(probe.few(run), run)
             record["family"] |= {"axes": [axis.as_dict() for axis in axes]} if axes else {}
+            record["family"] |= {"held": list(family.held)} if family.held else {}
         if families is not None:
             record["families"] = [_identity(each) for each in families]
         if probe is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -57,12 +58,12 @@ class Badge(NamedTuple):
 class Compared:
     """How a result is compared with others of its measurement.
 
-    Functions take the results of one measurement, kind and size, this one among them; a distinct name for each; and whether they are
+    Functions take the results of one measurement, kind and shape, this one among them; a distinct name for each; and whether they are
     checkpoints of a training, in its order.
 
     Attributes:
         kind: How it was taken, in words: results of other kinds are not compared with it.
-        size: Of what is compared: results of other sizes are not laid over it.
+        shape: Of what is compared, without axes of length 1: results of other shapes are not laid over it.
         number: The number to put side by side.
         quantities: What such numbers are.
         reading: How to read a table of them.
@@ -73,7 +74,7 @@ class Compared:
     """
 
     kind: str
-    size: int
+    shape: tuple[int, ...]
     number: Estimate
     quantities: str
     reading: str
@@ -81,6 +82,11 @@ class Compared:
     along_training: str
     overlaid: Callable[[Sequence[Any], Sequence[str], bool, bool], dict[str, Figure]]
     concluded: Callable[[Sequence[Any], Sequence[str], bool], Sequence[Sentence]]
+
+    @property
+    def size(self) -> int:
+        """How many directions there are."""
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ from biascope.results.draw import captioned
 from biascope.results.estimate import Estimate, Number
 from biascope.results.result import Result
 from biascope.results.story import Compared, Directions, Sentence, Step, Story, model_word
-from biascope.results.wording import listed, snake
+from biascope.results.wording import listed
 from biascope.runs.rehearsal import counted
 from biascope.tasks.bases import spatial_frequency
 
@@ -198,19 +198,15 @@ class CovarianceResult(Result, ABC):
 
         found = {}
         for shares in self.shares():
-            many = shares.axis.noun(2)
-            caption = (
-                "Sensitivity by frequency" if shares.name == "frequency" else f"Sensitivity by {shares.axis.noun(1)}"
-            )
             figure = draw.shares(
                 shares.each(),
                 shares.isotropic,
                 shares.labels,
-                along="cycles in the whole input" if shares.name == "frequency" else many,
-                ordered=shares.name == "frequency" or shares.axis.ordered,
+                along=shares.along,
+                ordered=shares.axis.ordered,
                 dark=dark,
             )
-            found[f"sensitivity_by_{snake(shares.name)}"] = captioned(caption, figure)
+            found[shares.key] = captioned(shares.caption, figure)
         return found
 
     @override
@@ -224,7 +220,7 @@ class CovarianceResult(Result, ABC):
             ),
             compared=Compared(
                 kind=self.estimator,
-                size=self.size,
+                shape=self.input_axes.varied_shape,
                 number=self.effective_rank,
                 quantities="Effective ranks",
                 reading=(
@@ -257,7 +253,7 @@ class CovarianceResult(Result, ABC):
 
     def located(self) -> list[Sentence]:
         """On which places of its axes most of the sensitivity lies, for a summary."""
-        told = ((each.sentence(), f"sensitivity_by_{snake(each.name)}") for each in self.shares())
+        told = ((each.sentence(), each.key) for each in self.shares())
         return [Sentence(text, shown_by) for text, shown_by in told if text]
 
     def resolved_sentence(self) -> list[Sentence]:
@@ -275,6 +271,10 @@ class CovarianceResult(Result, ABC):
 
     def _next_steps(self) -> list[Step]:
         shape = "x".join(map(str, self.input_shape))
+        axes = self.input_axes
+        if len(axes.shape) > 1 and all(axes.names) and not axes.image:
+            shape += f" --axes {','.join(axes.names)}"
+        shape += "".join(f" --hold {name}=FILE" for name in self.provenance.get("family", {}).get("held", ()))
         model, trained = model_word(self.subject), self.at_given_weights
         found = []
         preferred = not self.effective_rank.contains(self.size)
@@ -284,10 +284,10 @@ class CovarianceResult(Result, ABC):
             words = "Draw more networks, to resolve more directions and narrow the intervals."
             found.append(Step(words, f"biascope scan {model} --input {shape} --draws {more}"))
         if not trained:
-            other = "OTHER_MODEL" if not self.input_axes.image else "mlp" if self.subject != "mlp" else "lenet"
+            other = "OTHER_MODEL" if not axes.image else "mlp" if self.subject != "mlp" else "lenet"
             words = "Compare it with another network on the same inputs."
             found.append(Step(words, f"biascope compare {model} {other} --input {shape}"))
-            if self.input_axes.image:
+            if axes.image:
                 words = "See what of your data and labels it learns first, before you train it."
                 found.append(Step(words, f"biascope kernel {model} --data my_images.npz"))
         else:

@@ -114,8 +114,10 @@ class Comparison:
         if not differ[above].any():
             return f"The effective ranks do not differ significantly: {said} of {size} directions."
         if differ[above].all():
-            return f"All effective ranks differ significantly. From the strongest preference to the weakest: {said} of {size} "
-            "directions."
+            return (
+                f"All effective ranks differ significantly. From the strongest preference to the weakest: {said} of {size} "
+                "directions."
+            )
         alike = [f"{names[i]} and {names[j]}" for i, j in zip(*above, strict=True) if not differ[i, j]]
         return (
             f"The effective ranks differ significantly, except between {listed(alike)}. From the strongest preference to the weakest: "
@@ -133,6 +135,19 @@ class Comparison:
         return [
             f"{labels[j]} and {labels[i]} share most: {percent(self.overlap[i, j])} of their {self.leading} leading directions. "
             f"Chance is {percent(self.chance)}."
+        ]
+
+    def located(self, labels: Sequence[str] | None = None) -> list[Sentence]:
+        """On which places of its inputs most of each network's sensitivity lies, in a sentence for each that has such places.
+
+        Args:
+            labels: A distinct name for each result; by default their subjects.
+        """
+        names = labels or [result.subject for result in self.results]
+        return [
+            Sentence(f"{name}: {each.text}", each.shown_by)
+            for name, result in zip(names, self.results, strict=True)
+            for each in result.located()
         ]
 
     def along_training(self, labels: Sequence[str]) -> list[Sentence]:
@@ -188,6 +203,7 @@ class Comparison:
             "noise_floor": self.floor,
             "resolved": self.resolved,
             "conclusion": self.conclusion(),
+            "located": [each.text for each in self.located()],
             "differ": self.differences(),
             "warnings": self.warnings(),
         }
@@ -258,7 +274,7 @@ def side_by_side(results: Sequence[CovarianceResult], leading: int = 10) -> Comp
     """Compare results of one measurement.
 
     Raises:
-        ValueError: If they were taken with different estimators or on different input sizes, or ``leading`` is below 1.
+        ValueError: If they were taken with different estimators or on different inputs, or ``leading`` is below 1.
     """
     if leading < 1:
         raise ValueError(f"leading must be at least 1 direction, got {leading}. Pass leading=10.")
@@ -267,6 +283,13 @@ def side_by_side(results: Sequence[CovarianceResult], leading: int = 10) -> Comp
         listed = "; ".join(f"{result.subject}: {result.estimator}" for result in results)
         raise ValueError(
             f"Compared results must share one estimator, got {listed}. Scan them with the same --estimator."
+        )
+    first = results[0]
+    if other := next((each for each in results if not each.input_axes.laid_out_as(first.input_axes)), None):
+        one, two = (f"{each.input_axes.in_words} ({each.subject})" for each in (first, other))
+        raise ValueError(
+            f"Results must have the same inputs to be compared, got {one} and {two}. Measure them on the same --input, with "
+            "the same axes."
         )
     sizes = [
         int(k)
@@ -323,6 +346,7 @@ def overlaid(group: Sequence[CovarianceResult], labels: Sequence[str], trained: 
         "spectra": draw.captioned("Spectra on one scale", spectra),
         "overlap": draw.captioned(f"Overlap of the {table.leading} leading directions", overlap),
     }
+    pictures |= _shares_beside(group, labels, dark)
     if trained:  # the first thing to see
         ranks = [(result.effective_rank.value, result.effective_rank.standard_error) for result in group]
         values, errors = np.array(ranks).T
@@ -334,12 +358,29 @@ def overlaid(group: Sequence[CovarianceResult], labels: Sequence[str], trained: 
     return pictures
 
 
+def _shares_beside(group: Sequence[CovarianceResult], labels: Sequence[str], dark: bool) -> dict[str, Figure]:
+    """Shares of the places of each axis that all results have, one curve for each."""
+    from biascope.results import draw
+
+    divided = [{(shares.name, shares.labels): shares for shares in result.shares()} for result in group]
+    found = {}
+    for key, first in divided[0].items():
+        if all(key in each for each in divided):
+            curves = {label: each[key].each() for label, each in zip(labels, divided, strict=True)}
+            ordered = first.axis.ordered
+            figure = draw.shares_beside(
+                curves, first.isotropic, first.labels, along=first.along, ordered=ordered, dark=dark
+            )
+            found[first.key] = draw.captioned(first.caption, figure)
+    return found
+
+
 def concluded(group: Sequence[CovarianceResult], labels: Sequence[str], trained: bool) -> list[Sentence]:
     """What a comparison concludes, each sentence with the picture that shows it."""
     table = side_by_side(group)
     if trained:
         return table.along_training(labels)
-    found = [Sentence(table.conclusion(labels), "spectra")]
+    found = [Sentence(table.conclusion(labels), "spectra"), *table.located(labels)]
     return found + [Sentence(words, "overlap") for words in table.overlaps_in_words(labels)]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from biascope.derivatives.operators import EstimatedOperator
 from biascope.results.axes import Axis, InputAxes
 from biascope.results.estimate import Estimate, jackknife
-from biascope.results.wording import listed
+from biascope.results.wording import listed, snake
 from biascope.tasks.divisions import divisions_of
 
 _MOST = 0.9  # of the energy: a set of places that holds it is worth a sentence, if it is at most half of all
@@ -37,6 +37,26 @@ class Shares:
     energies: np.ndarray
     isotropic: np.ndarray
 
+    @property
+    def key(self) -> str:
+        """The key of its picture."""
+        return f"sensitivity_by_{snake(self.name)}"
+
+    @property
+    def caption(self) -> str:
+        """The caption of its picture."""
+        return "Sensitivity by frequency" if self.of_frequencies else f"Sensitivity by {self.axis.noun(1)}"
+
+    @property
+    def along(self) -> str:
+        """What its parts are."""
+        return "cycles in the whole input" if self.of_frequencies else self.axis.noun(2)
+
+    @property
+    def of_frequencies(self) -> bool:
+        """Whether its parts are frequencies along time, not places."""
+        return self.name == "frequency"
+
     def share(self, chosen: Sequence[int], groups: slice = slice(None)) -> Estimate:
         """The share of some parts, from some groups of draws, with a jackknife interval over them."""
         energies = self.energies[groups]
@@ -54,7 +74,8 @@ class Shares:
     def concentrated(self) -> tuple[list[int], Estimate] | None:
         """The fewest parts that hold most of the energy, and their share; ``None`` where it takes more than half of all.
 
-        Along time and the like, these are neighbours. One half of the draws chooses them, the other tells their share.
+        Along time and the like, these are neighbours; frequencies are not, since strides fold high ones onto low ones. One half of the
+        draws chooses them, the other tells their share.
         """
         count = len(self.labels)
         if len(self.energies) < _FEWEST_GROUPS or count < 2:
@@ -63,17 +84,24 @@ class Shares:
         if not first.sum() > 0:
             return None
         first = np.maximum(first, 0.0) / np.maximum(first, 0.0).sum()
-        chosen = _window(first) if self.axis.ordered else np.argsort(-first)[: _fewest(np.sort(first)[::-1])].tolist()
+        together = self.axis.ordered and not self.of_frequencies
+        chosen = _window(first) if together else np.argsort(-first)[: _fewest(np.sort(first)[::-1])].tolist()
         if not chosen or len(chosen) > count / 2:
             return None
         share = self.share(chosen, slice(1, None, 2))
         even = float(self.isotropic[chosen].sum())
         return (sorted(chosen), share) if share.low > max(0.5, 1.25 * even) else None
 
+    def unused(self) -> list[int]:
+        """Parts along which every gradient is exactly zero, where there are others."""
+        found = np.flatnonzero((self.energies == 0).all(0)).tolist()
+        return found if len(found) < len(self.labels) else []
+
     def sentence(self) -> str:
-        """Where most of the sensitivity lies; empty where it lies on no few places."""
-        if self.name == "frequency" or (found := self.concentrated()) is None:
-            return ""
+        """Where most of the sensitivity lies, else where none of it lies; empty where it lies on no few places, and on all."""
+        if (found := self.concentrated()) is None:
+            unused = [] if self.of_frequencies else self.unused()
+            return f"No drawn output changes with {self._where(unused)}." if unused else ""
         chosen, share = found
         if share.low > 0.99:
             how_much = "Over 99 %"
@@ -90,13 +118,15 @@ class Shares:
 
     def _where(self, chosen: list[int]) -> str:
         count, many = len(self.labels), len(chosen)
+        if self.of_frequencies:
+            return _in_cycles(chosen, count)
         noun = self.axis.noun(many)
         if self.axis.labels:
             names = [self.labels[place] for place in chosen[:_NAMED]] + (
                 [f"{many - _NAMED} others"] if many > _NAMED else []
             )
             return f"{noun} {listed(names)} ({many} of {count})"
-        if not self.axis.ordered:
+        if not self.axis.ordered or chosen[-1] - chosen[0] >= many:
             if many > _NAMED:
                 return f"{many} of {count} {self.axis.noun(count)}"
             return f"{noun} {listed([self.labels[place] for place in chosen])} of {count}"
@@ -105,6 +135,19 @@ class Shares:
         if chosen[0] == 0 or chosen[-1] == count - 1:
             return f"the {'first' if chosen[0] == 0 else 'last'} {many} of {count} {self.axis.noun(count)}"
         return f"{noun} {chosen[0] + 1} to {chosen[-1] + 1} of {count}"
+
+
+def _in_cycles(chosen: list[int], count: int) -> str:
+    """Some of the frequencies from 0 cycles on."""
+    many = len(chosen)
+    so_many = f" {many}" if many > 1 else ""
+    if chosen == list(range(many)):
+        return f"the lowest{so_many} of {count} frequencies along time"
+    if chosen == list(range(count - many, count)):
+        return f"the highest{so_many} of {count} frequencies along time"
+    if many > _NAMED:
+        return f"{many} of {count} frequencies along time"
+    return f"{listed([str(each) for each in chosen])} cycles along time ({many} of {count} frequencies)"
 
 
 def _nth(place: int, count: int) -> str:

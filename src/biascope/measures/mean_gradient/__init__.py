@@ -193,6 +193,6 @@ def mean_gradient(
         provenance={
             "outputs": sampler.outputs,
             "draws": covariance.draws,
-            "warnings": doubts_of_tail(covariance),
+            "warnings": [*sampler.doubts_of_readout(), *doubts_of_tail(covariance)],
         },
     )

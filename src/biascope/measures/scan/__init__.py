@@ -18,7 +18,7 @@ from biascope.derivatives.draw_times import pass_of
 from biascope.derivatives.sampling import Amount, Sampling
 from biascope.families.family import Family
 from biascope.families.held import Holding
-from biascope.families.source import checkpoint_files, family_of, of_one_input, parse_shape, usual_shape
+from biascope.families.source import checkpoint_files, family_of, of_one_input, parse_input, usual_shape
 from biascope.results import registry
 from biascope.results.axes import Axis, named_axes
 from biascope.results.result import Result
@@ -102,11 +102,10 @@ def scan(
     Returns:
         Results and report.
     """
-    measured, _, written = input.rpartition("=") if isinstance(input, str) else ("", "", "")
-    input = parse_shape(written) if isinstance(input, str) else input
+    measured, input = parse_input(input) if isinstance(input, str) else ("", input)
     require_real(data)
     input = input or (None if data is None else data.shape)
-    holding = Holding.of(hold, measured) if hold else None
+    holding = Holding.of(hold or {}, measured) if hold or measured else None
     told = named_axes(axes) or (() if data is None else data.axes)
     families = families_of(model, input, settings, weights, checkpoints, batchnorm, told, holding)
     shape = input or (usual_shape(model, settings) if isinstance(model, str) else (1, 32, 32))
@@ -166,6 +165,10 @@ def families_of(
 ) -> list[Family]:
     """What a scan is asked for, as families: several of a folder of checkpoints, under distinct names."""
     if isinstance(model, Family):
+        if holding is not None:
+            raise ValueError(
+                f"A family takes its one input, but inputs are named beside {model.name}. Pass its builder or module with hold=."
+            )
         return [dataclasses.replace(model, axes=axes or model.axes)]
     if not isinstance(model, str):
         return [_own_family(model, shape, batchnorm, axes, holding)]
@@ -210,7 +213,8 @@ def _own_family(
         family = Family.initialised(lambda: finished(model()), name, batchnorm)
     else:
         family = Family.point(finished(build()), name, batchnorm)
-    return dataclasses.replace(family, axes=axes or (() if holding is None else holding.axes))
+    holding = holding or Holding()
+    return dataclasses.replace(family, axes=axes or holding.axes, held=tuple(holding.held))
 
 
 def saved_scan(

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from biascope.derivatives.sampling import Sampling
 from biascope.families.family import Family
+from biascope.families.held import Holding
 from biascope.families.source import family_of, usual_shape
 from biascope.measures.scan import saved_scan
+from biascope.results.axes import Axis
 from biascope.results.registry import saved_results
 from biascope.results.result import Result
 from biascope.runs.files import distinct_names, folder_name, make_writable
@@ -22,6 +24,8 @@ def results_of(
     folder: Path,
     *,
     input: tuple[int, ...] | None,
+    axes: tuple[Axis, ...] = (),
+    holding: Holding | None = None,
     sampling: Sampling,
     batchnorm: str,
     run: Run,
@@ -32,6 +36,8 @@ def results_of(
         subjects: Run folders, whose results are read; networks, which are scanned at the same inputs, each with a seed of its own.
         folder: Where scans are kept, each in a folder of its own.
         input: Shape of one input.
+        axes: What its axes are, where the user says so.
+        holding: Which of several inputs are held.
         sampling: What a scan draws.
         batchnorm: The mode of BatchNorm.
         run: Device and precision.
@@ -39,7 +45,7 @@ def results_of(
     found: dict[str, list[Result] | Family] = {
         subject: saved_results(Path(subject))
         if Path(subject).is_dir()
-        else family_of(subject, shape=input, batchnorm=batchnorm)
+        else family_of(subject, shape=input, batchnorm=batchnorm, asked_axes=axes, holding=holding)
         for subject in subjects
     }
     # One subject may have results of several checkpoints: a name belongs to a subject.

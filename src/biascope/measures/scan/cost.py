@@ -19,6 +19,7 @@ from biascope.families.held import Holding
 from biascope.families.source import builder_of, family_of, usual_shape
 from biascope.families.tape import block_size
 from biascope.measures.scan import probes
+from biascope.results.axes import Axis
 from biascope.results.report import page_seconds
 from biascope.runs.memory import most_used
 from biascope.runs.rehearsal import Expectation, StageTime, slowdown
@@ -124,6 +125,7 @@ def predicted(
     settings: Mapping[str, Any] | None = None,
     weights: Path | str | None = None,
     batchnorm: str = "eval",
+    axes: tuple[Axis, ...] = (),
     holding: Holding | None = None,
 ) -> Iterator[ScanTime]:
     """How long a scan takes, better known each time: by the size of the network, where it can be built without weights, then timed.
@@ -136,6 +138,7 @@ def predicted(
         settings: Settings of the builder.
         weights: Trained weights.
         batchnorm: The mode of BatchNorm.
+        axes: What the axes of an input are, where the user says so.
         holding: Which of several inputs are held.
     """
     known = ScanTime(0.0, (), False, model, None)
@@ -150,7 +153,13 @@ def predicted(
     yield known
     if outline is None or not outline.large:  # else timing it would take too long
         family = family_of(
-            model, shape=shape, settings=settings, weights_file=weights, batchnorm=batchnorm, holding=holding
+            model,
+            shape=shape,
+            settings=settings,
+            weights_file=weights,
+            batchnorm=batchnorm,
+            asked_axes=axes,
+            holding=holding,
         )
         yield from _refined(known, family, expected_times(family, inputs, sampling, run, outline))
 
