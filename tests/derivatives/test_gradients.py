@@ -257,3 +257,27 @@ def test_operations_of_one_forward_pass_are_counted():
 def test_operations_on_inputs_by_name_are_counted():
     network = network_of(TwoInputs, readout=None)
     assert forward_flops(network, {"values": normal(1, 5), "tokens": torch.tensor([0])}) == 2 * (5 * 3 + 3 * 2)
+
+
+@pytest.mark.parametrize("layer", [nn.BatchNorm2d(6), nn.InstanceNorm2d(6, affine=True)])
+def test_a_sample_alone_has_the_gradient_that_it_has_in_a_batch(layer):
+    """The gradient that reaches the layer has its channels last, as that of tokens has."""
+
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm, self.read = nn.Conv2d(1, 6, 3, padding=1), layer, nn.Linear(6, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            tokens = self.norm(self.conv(x)).flatten(2).transpose(1, 2)
+            return torch.tanh(self.read(tokens)).mean(1)
+
+    torch.manual_seed(0)
+    nn.init.normal_(layer.weight)
+    network = Network.of(Tokens().double()).read("first")
+    x = torch.randn(3, 1, 4, 4, dtype=torch.float64)
+    alone = torch.cat([input_gradient(network, one) for one in torch.split(x, 1)])
+    assert torch.allclose(alone, input_gradient(network, x), atol=1e-12)
+    step = 1e-6 * torch.randn(1, 1, 4, 4, dtype=torch.float64)
+    slope = (network(x[:1] + step) - network(x[:1] - step)) / 2
+    assert torch.allclose((alone[:1] * step.flatten(1)).sum(), slope, rtol=1e-5)

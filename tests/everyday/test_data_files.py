@@ -203,7 +203,7 @@ def test_token_ids_are_taken_as_they_are(ask: Asking) -> None:
     ask.answered(
         "measure", "kernel_rotation", *words, "--epochs", "2", "--leading", "4", "--target", "1", "--energy", "4"
     )
-    ask.refused("scan", *words, naming="It seems to take token ids")
+    ask.refused("scan", *words, naming="token ids do not have")
     ask.refused("measure", "feature_elimination", *words, naming="holds token ids, which have none")
 
 
