@@ -155,7 +155,7 @@ def asking(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
     [
         ('command = "kernel"', "run.toml holds settings of biascope kernel, got it for biascope scan. Type biascope kernel --config"),
         ("drawz = 8", "run.toml has the key 'drawz', which biascope scan does not know. Did you mean draws?"),
-        ("colour = 8", "does not know. It takes: model, input, axes, hold, set,"),
+        ("colour = 8", "does not know. It takes: model, set, weights, batchnorm,"),
         ('config = "other.toml"', "has the key 'config'"),
         ('draws = "many"', "draws in run.toml must be a whole number, got 'many'. Write draws = 8."),
         ("draws = 2.5", "draws in run.toml must be a whole number, got 2.5."),
