@@ -26,6 +26,8 @@ TIMM = (
 TRANSFORMERS = (
     "bert", "distilbert", "roberta", "deberta-v2", "gpt2", "llama", "qwen3", "mamba", "t5", "vit", "clip_vision_model", "whisper",
 )  # fmt: skip
+#: Networks whose head starts at zero are read before it.
+ZERO_HEADS = {"mixer_s32_224": ["--readout", "features"]}
 OWN = '''
 import torch
 from torch import nn
@@ -63,7 +65,7 @@ def models(folder):
     """Name in the table, name for the command and further options."""
     own = folder / "own.py"
     return [
-        *((name, [f"timm:{name}"]) for name in TIMM),
+        *((name, [f"timm:{name}", *ZERO_HEADS.get(name, ())]) for name in TIMM),
         ("torchvision resnet18", ["torchvision:resnet18"]),
         *((f"transformers {name}", [f"hf-config:{name}"]) for name in TRANSFORMERS),
         ("transformers wav2vec2", ["hf-config:wav2vec2", "--input", "4000"]),
@@ -173,6 +175,7 @@ def words_of(command, words, out):
     if command == "kernel":
         return ["--kernel", words[0], words[words.index("--input") + 1] if "--input" in words else ""]
     more = {"dry run": ["--dry-run"], "scan": ["--out", f"{out}/run", "--quiet"], "selftest": ["--quiet"]}[command]
+    words = words[:1] if command == "selftest" and "--readout" in words else words
     return ["selftest" if command == "selftest" else "scan", *words, *more, "--json"]
 
 
