@@ -133,3 +133,33 @@ def test_the_kernel_of_a_folder_on_token_ids(folder, tmp_path):
 
 def first_output(network, one: Tensor):
     return lambda params: network(one, params)[0, 0]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "led",  # asks its table of tokens for padding
+        "rembert",  # embeddings of another width than its layers
+        "gptj",  # turns a part of each head
+        "jamba",  # cannot keep anything for the next token at this size
+        "squeezebert",  # embeddings must be as wide as its layers
+    ],
+)
+def test_architectures_that_need_more_than_two_sizes(kind):
+    family = family_of(f"hf-config:{kind}")
+    width = 256 if kind == "rembert" else 128
+    outputs = family.first_outputs(torch.zeros(2, 16, width))
+    assert outputs.shape == (2, 128)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("clip_text_model", "its forward pass failed with: You have to specify input_ids"),
+        ("videomae", "must take inputs of 3×224×224"),
+        ("mamba2", "cannot be built with 2 layers of width 128"),
+    ],
+)
+def test_architectures_that_cannot_be_measured_say_why(kind, message):
+    with pytest.raises(ValueError, match=message):
+        family_of(f"hf-config:{kind}")

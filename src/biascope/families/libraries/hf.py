@@ -25,6 +25,8 @@ from biascope.families.libraries.one_tensor import (
     readout_in_words,
     table_scale,
     taken_by,
+    width_of_table,
+    without_cache,
 )
 from biascope.families.libraries.packages import imported, silent
 from biascope.families.named_model import PLAIN, TEXT_SETTINGS, Asked, NamedModel, TextReadout, image_shape, text_shape
@@ -179,6 +181,7 @@ def model_of(source: str, name: str, make: Any, asked: Asked, *, trained: bool =
     """
     with forked_rng(0):
         model = make()
+    without_cache(model)
     config = model.config
     if taken_by(model) == "inputs_embeds" and not _has_embeddings(model):
         raise ValueError(f"{source} takes more than one kind of input. Build the part to measure in file.py:build.")
@@ -194,16 +197,29 @@ def model_of(source: str, name: str, make: Any, asked: Asked, *, trained: bool =
             f"{source} has initial weights, whose tokens have no common direction. Leave --set without out."
         )
     _require_tokens(source, model, readout)
-    tensor = one_tensor(model, scale=scale, causal=causal, readout=readout).eval()
-    shape = _shape(source, tensor.takes, config, asked.shape)
-    x = torch.zeros(1, *shape, dtype=torch.long if readout.ids else torch.float32)
-    with torch.no_grad():
-        read = "" if readout.position else readout_in_words(model(**{tensor.takes: x}), causal)
+    shape = _shape(source, model, readout, asked.shape)
+    whole, outputs = False, None
+    while outputs is None:
+        tensor = one_tensor(model, scale=scale, causal=causal, readout=readout, whole=whole).eval()
+        x = torch.zeros(1, *shape, dtype=torch.long if readout.ids else torch.float32)
+        try:
+            with torch.no_grad(), forked_rng(0):
+                outputs = model(**{tensor.takes: x})
+        except FOREIGN as error:
+            if whole or taken_by(model) != "inputs_embeds":
+                raise ValueError(
+                    f"{source} must take inputs of {'×'.join(map(str, shape))}, and its forward pass failed with: {reason_of(error)}. "
+                    "Set its sizes with --set, or build the part to measure in file.py:build."
+                ) from error
+            whole = True  # something asks the table of tokens in its own way
+            with forked_rng(0):
+                model = make()
+    read = "" if readout.position else readout_in_words(outputs, causal)
     told = ", ".join(filter(None, (usual, read, readout.told())))
     labels = getattr(config, "num_labels", None) if not read else None
     return NamedModel(
         f"{name} ({told})" if told else name,
-        functools.partial(_one_tensor, make, scale, causal, readout),
+        functools.partial(_one_tensor, make, scale, causal, readout, whole),
         shape,
         trained,
         classes=labels,
@@ -238,12 +254,13 @@ def _axes(model: Any, tensor: OneTensor, shape: tuple[int, ...]) -> tuple[Axis, 
     return tuple(map(Axis, known.get(tensor.takes, ())))
 
 
-def _shape(source: str, takes: str, config: Any, asked: tuple[int, ...] | None) -> tuple[int, ...]:
+def _shape(source: str, model: Any, readout: TextReadout, asked: tuple[int, ...] | None) -> tuple[int, ...]:
     """The shape of one input, as the configuration has it."""
+    config, takes = model.config, "input_ids" if readout.ids else taken_by(model)
     if takes == "input_ids":
         return asked or (POSITIONS,)
     if takes == "inputs_embeds":
-        return text_shape(source, asked, int(config.get_text_config().hidden_size), POSITIONS)
+        return text_shape(source, asked, width_of_table(model), POSITIONS)
     if takes == "pixel_values":
         side = getattr(config, "image_size", None)
         if asked is None and side is None:
@@ -276,8 +293,8 @@ def _encoder(make: Any) -> Any:
     return make().get_encoder()
 
 
-def _one_tensor(make: Any, scale: float, causal: bool, readout: TextReadout) -> nn.Module:
-    return one_tensor(make(), scale=scale, causal=causal, readout=readout)
+def _one_tensor(make: Any, scale: float, causal: bool, readout: TextReadout, whole: bool) -> nn.Module:
+    return one_tensor(make(), scale=scale, causal=causal, readout=readout, whole=whole)
 
 
 def _class_of(config: Any, transformers: Any) -> Any:

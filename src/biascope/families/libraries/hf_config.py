@@ -39,7 +39,15 @@ def named(rest: str, asked: Asked) -> NamedModel:
     given = asked.shape or ()
     image = {"num_channels": given[0], "image_size": given[1]} if len(given) == 3 else {}
     own = {key: value for key, value in image.items() if hasattr(kind(), key)}
-    config = with_settings(kind(), {**sizes, **own, **asked.settings}, source)
+    try:
+        config = with_settings(kind(), {**sizes, **own, **asked.settings}, source)
+    except ValueError as error:
+        if not sizes or asked.settings:
+            raise
+        raise ValueError(
+            f"{source} cannot be built with {LAYERS} layers of width {WIDTH}. Pass sizes that fit one another with --set, or --full "
+            "for the library's own."
+        ) from error
     _require_room(source, config, transformers)
     make = functools.partial(_initial, transformers.AutoModel, config)
     told = "" if asked.full else _sizes_in_words(config)
@@ -58,8 +66,11 @@ def small(
         r"(num_hidden_layers|n_layers?|num_layers|(encoder|decoder)_layers)$": num_hidden_layers,
         r"(heads|n_head)$": num_attention_heads,
         r"^(head_dim|d_kv)$": hidden_size // max(1, num_attention_heads),
-        r"(intermediate_size|ffn_dim|d_ff|^hidden_dim)$": 4 * hidden_size,
+        r"(intermediate_size|ffn_dim|d_ff)$": 4 * hidden_size,
+        r"^rotary_dim$": hidden_size // max(1, num_attention_heads),
     }
+    if any("heads" in key or key == "n_head" for key in config.to_dict()):  # of convolution nets it is another width
+        sizes[r"^hidden_dim$"] = 4 * hidden_size
     how = dict(zip(_USUAL, (hidden_size, num_hidden_layers, num_attention_heads), strict=True))
     entries: dict[str, Any] = {}
     if isinstance(getattr(config, "vocab_size", None), int):  # inputs are embeddings: the table of tokens is never read
@@ -71,7 +82,9 @@ def small(
             entries[key] = {**nested.to_dict(), **small(nested, **how)}
         elif isinstance(value, int) and not isinstance(value, bool):
             size = next((size for words, size in sizes.items() if re.search(words, key)), None)
-            is_width = value == width and re.search(r"(hidden_size|dim|d_model|n_embd|output_size)$", key)
+            is_width = value == width and re.search(
+                r"(hidden_size|dim|d_model|n_embd|output_size|embedding_size)$", key
+            )
             if is_width or size is not None:
                 entries[key] = hidden_size if is_width else size
     return entries

@@ -31,19 +31,23 @@ class OneTensor(nn.Module):
         scale: What inputs are multiplied by.
         causal: Whether a position sees those before it alone.
         readout: How texts go in, and what is read.
+        whole: Whether the table of tokens stays: some models ask it for their padding.
 
     Attributes:
         takes: Name of the input.
     """
 
-    def __init__(self, model: Any, *, scale: float = 1.0, causal: bool = False, readout: TextReadout = PLAIN) -> None:
+    def __init__(
+        self, model: Any, *, scale: float = 1.0, causal: bool = False, readout: TextReadout = PLAIN, whole: bool = False
+    ) -> None:
         super().__init__()
+        without_cache(model)
         self.takes = "input_ids" if readout.ids else taken_by(model)
         self.scale, self.causal, self.readout = scale, causal, readout
         self.left_out: Tensor | None
         chosen = _directions(model.get_input_embeddings().weight, readout.without) if readout.without else None
         self.register_buffer("left_out", chosen)
-        if self.takes == "inputs_embeds" and not _is_tied(model):
+        if self.takes == "inputs_embeds" and not whole and not _is_tied(model):
             model.set_input_embeddings(nn.Identity())
         self.model = model
 
@@ -71,10 +75,12 @@ class MaskedText(OneTensor):
         return read(outputs, self.causal, attention_mask, self.readout)
 
 
-def one_tensor(model: Any, *, scale: float, causal: bool, readout: TextReadout = PLAIN) -> OneTensor:
+def one_tensor(
+    model: Any, *, scale: float, causal: bool, readout: TextReadout = PLAIN, whole: bool = False
+) -> OneTensor:
     """A model of one tensor, with a mask beside it where the model takes one."""
     masked = taken_by(model) == "inputs_embeds" and "attention_mask" in inspect.signature(model.forward).parameters
-    return (MaskedText if masked else OneTensor)(model, scale=scale, causal=causal, readout=readout)
+    return (MaskedText if masked else OneTensor)(model, scale=scale, causal=causal, readout=readout, whole=whole)
 
 
 def _directions(table: Tensor, chosen: Sequence[str | int]) -> Tensor:
@@ -142,6 +148,19 @@ def table_scale(model: Any) -> float:
     return 1.0 if table is None or not table.numel() else float(f"{float(table.detach().float().std()):.2g}") or 1.0
 
 
+def without_cache(model: Any) -> None:
+    """Let a model keep nothing for the next token, which no measurement asks for and some architectures cannot do."""
+    for config in (model.config, model.config.get_text_config()):
+        if getattr(config, "use_cache", False):
+            config.use_cache = False
+
+
+def width_of_table(model: Any) -> int:
+    """Numbers of the embedding of a token, which need not be the width of the layers."""
+    table = getattr(model.get_input_embeddings(), "weight", None)
+    return int(table.shape[1] if table is not None and table.dim() == 2 else model.config.get_text_config().hidden_size)
+
+
 def _is_tied(model: Any) -> bool:
     """Whether a model reads its outputs with the table of tokens."""
     table = getattr(model.get_input_embeddings(), "weight", None)
@@ -153,9 +172,7 @@ def is_causal(config: Any, model: Any) -> bool:
     """Whether a position of a model sees those before it alone, as one masked position after it tells."""
     if taken_by(model) != "inputs_embeds" or getattr(config, "is_encoder_decoder", False):
         return False
-    width = getattr(config, "hidden_size", None)
-    if width is None:
-        return False
+    width = width_of_table(model)
     was_training = model.training
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(1, 4, width, generator=generator)
@@ -164,6 +181,8 @@ def is_causal(config: Any, model: Any) -> bool:
     try:
         with torch.no_grad():
             one, two = (_by_position(model.eval()(inputs_embeds=each)) for each in (x, other))
+    except FOREIGN:  # which is told where its shape is tried
+        return False
     finally:
         model.train(was_training)
     return one is not None and two is not None and bool((one[:, 0] == two[:, 0]).all())
