@@ -20,6 +20,7 @@ from biascope.families.network import Network
 
 _ROOM = 2**29  # bytes that backward passes may keep at a time on a CPU …
 _SHARE = 8  # … and on a GPU one part in so many of its memory
+_MOVED = 20.0  # operations in the time in which a byte that a layer leaves behind goes through memory
 _CHECKED = 2e10  # operations of a forward pass of all the inputs that a check looks at
 
 
@@ -34,6 +35,16 @@ class OnePass:
 
     operations: float
     kept: int
+
+    @property
+    def work(self) -> float:
+        """Operations, and what moving numbers through memory costs, which is most of what a scan of a state space model does.
+
+        Example:
+            >>> OnePass(1e9, 10**6).work
+            1020000000.0
+        """
+        return self.operations + _MOVED * self.kept
 
     def inputs_at_once(self, device: torch.device) -> int:
         """How many inputs backward passes may take at a time.

@@ -17,7 +17,7 @@ POINT_INPUTS = 16  # … and of each draw where there is one network and only in
 #: Smaller amounts for dear networks, as in :class:`Amount`: expectations are the same, intervals are wider.
 _FEWER = ((200, 1), (100, 1), (64, 1), (64, 2), (64, 4), (64, 8), (32, 8), (32, 16), (16, 16), (16, 32))
 #: Operations that a scan takes by default on that kind of device, about half a minute.
-_BUDGET = {"cpu": 7.5e11, "cuda": 7.5e14}
+_BUDGET = {"cpu": 8e11, "cuda": 8e14}
 _BACKWARD = 2  # a gradient takes as many forward passes
 _DRAWN = 300  # operations in whose time a weight is drawn
 ESTIMATORS = ("difference", "exact", "mixed", "mixed_difference")  # of the directions at initialisation
@@ -75,7 +75,7 @@ class Sampling:
             return Amount(self.draws)
         budget = _BUDGET["cpu" if run.torch_device.type == "cpu" else "cuda"]
         fewer = (usual, *(Amount(draws, parts) for draws, parts in _FEWER))
-        each = 0.0 if one is None else one.operations
+        each = 0.0 if one is None else one.work
         fitting = (amount for amount in fewer if amount.operations(each, weights, size) <= budget)
         return next(fitting, fewer[-1])
 
