@@ -249,7 +249,7 @@ def test_fewer_networks_are_drawn_where_the_network_is_dear(monkeypatch: pytest.
     assert one is not None
     assert Sampling().amount(one, weights, None, CPU) == Amount(DRAWS)
     assert Amount(DRAWS).told(one, None) == ""
-    monkeypatch.setitem(_BUDGET, "cpu", 33 * (4 * 2 * one.operations + weights * 300))  # 4 inputs of 33 networks
+    monkeypatch.setitem(_BUDGET, "cpu", 33 * (4 * 2 * one.work + weights * 300))  # 4 inputs of 33 networks
     amount = Sampling().amount(one, weights, None, CPU)
     assert amount == Amount(32, 16)
     assert Sampling(draws=17).amount(one, weights, None, CPU) == Amount(17)  # as asked for, with all inputs
