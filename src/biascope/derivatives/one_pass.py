@@ -6,6 +6,7 @@ From these counts follow how many inputs a pass may take and how many a check lo
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -95,6 +96,7 @@ def one_pass(network: Network, x: Any) -> OnePass:
     # A copy goes in, since a network may work in place on its input.
     one = tree_map(lambda leaf: leaf.clone().requires_grad_() + 0 if is_real(leaf) else leaf, taken(x, slice(1)))
     with (
+        warnings.catch_warnings(action="ignore"),  # of compiled modules, on the hooks of the counter
         torch.enable_grad(),
         plain_attention(),
         FlopCounterMode(display=False) as counter,
