@@ -14,7 +14,7 @@ import pytest
 
 from biascope.results.draw import caption_of, reading_of
 from biascope.results.estimate import Estimate, Number
-from biascope.results.registry import PAPERS, find, load, names
+from biascope.results.registry import SOURCES, find, load, names
 from biascope.results.result import KEY, Result
 from biascope.runs.run import Run
 
@@ -45,7 +45,7 @@ def test_docstring_gives_definition_arguments_example_and_reference(name: str) -
 
 
 def test_it_names_a_known_paper_and_has_a_title(name: str) -> None:
-    assert find(name).paper in PAPERS
+    assert find(name).paper in SOURCES
     assert find(name).title
 
 

@@ -65,12 +65,12 @@ def _version(wanted: bool) -> None:
 
 def _cite(wanted: bool) -> None:
     if wanted:
-        from biascope.results.registry import PAPERS
+        from biascope.results.registry import SOURCES
 
         typer.echo(f"The Biascope developers (2026). Biascope {__version__}: a microscope for inductive bias.\n")
         typer.echo("Please also cite the paper whose measurement you use:")
-        for key, reference in PAPERS.items():
-            typer.echo(f"  {key:13} {reference}")
+        for key, reference in SOURCES.items():
+            typer.echo(f"  {key:19} {reference}")
         raise typer.Exit
 
 

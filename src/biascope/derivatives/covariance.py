@@ -17,11 +17,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 from biascope.derivatives.fastest import Fastest, Way
 from biascope.derivatives.gradients import input_difference, input_gradient, plain_attention
 from biascope.derivatives.initial_zeros import zero_layers
+from biascope.derivatives.measurable import check_variation, checked_outputs
 from biascope.derivatives.moments import DENSE_LIMIT, ROWS_LIMIT, Moments, representation, unit_of
-from biascope.derivatives.one_pass import OnePass, in_passes, one_pass
+from biascope.derivatives.one_pass import in_passes, pass_tried
 from biascope.derivatives.operators import EstimatedOperator, GradientCovariance
 from biascope.derivatives.sampling import GEOMETRY_INPUTS
-from biascope.derivatives.separateness import check_separateness
 from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
 from biascope.derivatives.ways import difference_ways, exact_ways
 from biascope.families.acceptance import differentiated
@@ -80,7 +80,7 @@ class GradientSampler:
         self._draws = family.draws(seed=seed, run=run)
         self._how = estimator, step, readout, seed, run.torch_device, run.precision
         with plain_attention(), self._random_state(0):
-            self._pass = self._one_pass()
+            self._pass = pass_tried(family.template.to(run.torch_device, run.dtype), self.first_inputs())
             self._fitting = self._pass.inputs_at_once(run.torch_device)
             few = self.few_inputs()
             self.output_shape, self.rounded = _CHECKED.get(
@@ -205,14 +205,6 @@ class GradientSampler:
         """As many of them as checks look at."""
         return taken(self.first_inputs(), slice(self._pass.inputs_checked(self.probe.num)))
 
-    def _one_pass(self) -> OnePass:
-        """What one pass takes; nothing is known of it where it fails, which the checks tell."""
-        network = self.family.template.to(self.run.torch_device, self.run.dtype)
-        try:
-            return one_pass(network, self.first_inputs())
-        except Exception:  # a user's forward pass may raise anything
-            return OnePass(0.0, 0)
-
     def doubts_of_readout(self) -> list[str]:
         """A warning if the measured output is that of one place among several, such as the first step of a sequence."""
         if self.readout != "first" or len(self.output_shape) < 2 or self.output_shape[0] < 2:
@@ -227,32 +219,15 @@ class GradientSampler:
         """Shape of the outputs of one input, after checking that the family can be measured at all, and :attr:`rounded`."""
         name = self.family.name
         network = self.family.template.to(self.run.torch_device, self.run.dtype)
-        outputs = self.family.first_outputs(x, self.run)
-        if not bool(torch.isfinite(outputs).all()):
-            raise ValueError(
-                f"{name} must give finite outputs, got NaN or infinity at {self.probe.description}. Check its layers."
-            )
+        outputs = checked_outputs(self.family, x, self.probe, self.run)
         logits = outputs.reshape(outputs.shape[0], -1)
         if self.readout == "margin" and logits.shape[1] < 2:
             raise ValueError(
                 f"readout 'margin' needs at least two outputs, {name} has {logits.shape[1]}. Pass readout='first'."
             )
-        check_separateness(network, x, name)
-        self.family.check_forward(x, self.run)
         self._check_dependence(network.read(self.readout), x)
-        self._check_variation()
+        check_variation(self.family, self._draws)
         return tuple(outputs.shape[1:]), self.rounded
-
-    def _check_variation(self) -> None:
-        """A builder that seeds itself gives one network over and over."""
-        if self.family.size is not None:
-            return
-        pair = self._draws[0:2]
-        if all(torch.equal(part[0], part[1]) for part in pair.params.values()):
-            raise ValueError(
-                f"{self.family.name} must draw its weights at random, but two draws are equal. Remove the seed from the "
-                "builder, or measure one network with --weights."
-            )
 
     def _check_dependence(self, network: Network, x: Any) -> None:
         """A constant network has no directions to prefer; one dead random draw does not make a network constant."""

@@ -106,6 +106,14 @@ def one_pass(network: Network, x: Any) -> OnePass:
     return OnePass(counter.get_total_flops(), sum(tensor.untyped_storage().nbytes() for tensor in kept.values()))
 
 
+def pass_tried(network: Network, x: Any) -> OnePass:
+    """The same; nothing is known of it where it fails, which the checks of a measurement tell."""
+    try:
+        return one_pass(network, x)
+    except Exception:  # a user's forward pass may raise anything
+        return OnePass(0.0, 0)
+
+
 def in_passes(gradient: Callable[[Network, Any], Tensor], most: int) -> Callable[[Network, Any], Tensor]:
     """The same gradients of one network with at most so many inputs a pass, in passes of nearly equal size."""
 

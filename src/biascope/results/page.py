@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from biascope.results import draw
 from biascope.results.glossary import Glossary
-from biascope.results.registry import PAPERS
+from biascope.results.registry import SOURCES
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -61,7 +61,7 @@ def download(name: str, words: str, text: str, kind: str) -> dict[str, str]:
 
 def citation(papers: Sequence[str], version: str) -> str:
     """What to cite: the papers by their ids, and this software."""
-    known = [PAPERS[paper] for paper in dict.fromkeys(papers) if paper in PAPERS]
+    known = [SOURCES[paper] for paper in dict.fromkeys(papers) if paper in SOURCES]
     return "\n".join(
         [*known, f"Biascope, version {version}: a microscope for inductive bias. The Biascope developers."]
     )

@@ -1,0 +1,196 @@
+"""Statistics of draws: numbers that each network of a family gives at its own inputs, in resumable groups of draws."""
+
+# T draws · n inputs · p outputs
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from biascope.derivatives.covariance import GROUPS
+from biascope.derivatives.gradients import forward_only, plain_attention
+from biascope.derivatives.measurable import check_variation, checked_outputs
+from biascope.derivatives.one_pass import in_passes, pass_tried
+from biascope.families.family import Family
+from biascope.families.inputs import taken
+from biascope.families.network import Network
+from biascope.runs.ambient import under_torch_defaults
+from biascope.runs.randomness import forked_rng, generator_for, seed_of
+from biascope.runs.run import Run
+from biascope.runs.trials import Trials
+from biascope.tasks.probe import Probe
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """One draw of a family, as a function of inputs.
+
+    Attributes:
+        network: The network at its weights, with its readout.
+        at_once: Inputs that a pass may take.
+        generator: Random numbers of this draw, which depend on its number and the seed alone.
+        name: Of the family, for errors.
+    """
+
+    network: Network
+    at_once: int
+    generator: torch.Generator
+    name: str
+
+    def __call__(self, x: Any) -> Tensor:
+        """Outputs ``(n, p)`` in float64, without derivatives.
+
+        Raises:
+            ValueError: If an output is not finite.
+        """
+
+        def outputs(network: Network, inputs: Any) -> Tensor:
+            found = network(inputs)
+            return found.reshape(len(found), -1)
+
+        with forward_only(self.generator.device):
+            return self._finite(in_passes(outputs, self.at_once)(self.network, x).double())
+
+    def slopes(self, x: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs ``(n, p)`` and their derivatives along a direction for each input, in float64.
+
+        Args:
+            x: Inputs ``(n, …)``.
+            directions: One for each input, ``(n, …)``.
+
+        Raises:
+            ValueError: If an output or a derivative is not finite.
+        """
+
+        def both(network: Network, pair: Any) -> Tensor:
+            found, tangent, *_ = torch.func.jvp(network, (pair[0],), (pair[1],))
+            return torch.stack([found.reshape(len(found), -1), tangent.reshape(len(found), -1)], dim=1)
+
+        found = self._finite(in_passes(both, self.at_once)(self.network, (x, directions)).double())
+        return found[:, 0], found[:, 1]
+
+    def at(self, network: Network) -> Drawn:
+        """The same draw at other weights."""
+        return dataclasses.replace(self, network=network)
+
+    def _finite(self, found: Tensor) -> Tensor:
+        if not bool(torch.isfinite(found).all()):
+            raise ValueError(
+                f"{self.name} must give finite outputs and derivatives, but some are infinite or NaN. Check its initialisation, or "
+                "try precision='float64'."
+            )
+        return found
+
+
+Statistic = Callable[[Drawn, Any], Tensor]
+
+
+@under_torch_defaults
+def draw_statistics(
+    family: Family,
+    probe: Probe,
+    statistic: Statistic,
+    *,
+    draws: int,
+    readout: str | None,
+    seed: int,
+    run: Run,
+    label: str,
+    **settings: Any,
+) -> Tensor:
+    """What a statistic gives for each draw, at the draw's own inputs.
+
+    A draw is a network with its inputs; where the family is one network, it is a set of inputs. Draws are independent, so the spread
+    over them is the error of their mean.
+
+    Args:
+        family: The networks.
+        probe: The inputs of each draw.
+        statistic: ``(drawn, inputs) -> numbers`` of one shape. Its code and what it closes over belong to the identity of the work.
+        draws: How many, at least 2.
+        readout: How several outputs become one scalar; ``None`` leaves them as they are.
+        seed: Random seed for the weights and for :attr:`Drawn.generator`.
+        run: Folder, device, precision.
+        label: Of the progress bar, and name of the work.
+        settings: All that the numbers depend on besides.
+
+    Returns:
+        ``(T, …)`` in float64, on the CPU.
+
+    Raises:
+        ValueError: If the network cannot be measured at these inputs, or there are too few draws.
+
+    Example:
+        >>> family = Family.initialised(lambda: torch.nn.Linear(9, 1, bias=False), name="linear")
+        >>> def squared(drawn, x):
+        ...     return drawn(x).square().mean()[None]
+        >>> found = draw_statistics(family, Probe.gaussian((9,), num=50, fresh=True), squared, draws=200, readout="first", seed=0,
+        ...     run=Run(device="cpu"), label="squared outputs")
+        >>> found.shape, bool(abs(found.mean() - 9 / 27) < 0.03)  # nine weights of variance 1/27
+        (torch.Size([200, 1]), True)
+    """
+    if draws < 2:
+        raise ValueError(f"draws must be at least 2 to estimate a spread, got {draws}. Pass draws=100 or more.")
+    if family.size == 1 and not probe.fresh:
+        raise ValueError(
+            f"One network needs fresh inputs for each draw, got {probe.description}. Pass Probe.gaussian(shape, num=16, fresh=True), "
+            "or --fresh."
+        )
+    device, members = run.torch_device, family.draws(seed=seed, run=run)
+    own = probe.inputs(0, 1, run)
+    first = tree_map(lambda leaf: leaf[0], own) if probe.fresh else own
+    template = family.template.to(device, run.dtype)
+    with plain_attention(), forked_rng(seed_of(seed, "forward", 0)):
+        one = pass_tried(template, first)
+        few = taken(first, slice(one.inputs_checked(probe.num)))
+        checked_outputs(family, few, probe, run)
+        check_variation(family, members)
+    at_once = one.inputs_at_once(device)
+
+    def of_draws(start: int, stop: int, advance: Callable[[int], None]) -> Tensor:
+        found = []
+        while start < stop:
+            last = min(stop, start + min(members.block_size, 64))
+            inputs = probe.inputs(start, last, run)
+            stack = members[start:last] if family.size != 1 else None
+            for index in range(start, last):
+                network = template if stack is None else stack.member(index - start)
+                network = network if readout is None else network.read(readout)
+                x = tree_map(lambda leaf: leaf[index - start], inputs) if probe.fresh else inputs  # noqa: B023
+                drawn = Drawn(network, at_once, generator_for(device, seed, "statistic", index), family.name)
+                with run.products(), plain_attention(), forked_rng(seed_of(seed, "forward", index)):
+                    found.append(statistic(drawn, x).double().cpu())
+                advance(1)
+            start = last
+        return torch.stack(found)
+
+    trials = Trials(
+        label,
+        run,
+        code=(draw_statistics, Drawn, statistic),
+        at=few,
+        family=family,
+        probe=probe,
+        readout=readout,
+        draws=draws,
+        seed=seed,
+        **settings,
+    )
+    count = min(GROUPS, draws)
+    edges = [draws * index // count for index in range(count + 1)]
+    keys = [f"draws-{edges[index]}-{edges[index + 1]}" for index in range(count)]
+    parts = []
+    with trials.alone():
+        done = sum(edges[index + 1] - edges[index] for index in range(count) if trials.done(keys[index]))
+        with run.tracked(label, draws, done) as advance:
+            for index, key in enumerate(keys):
+                if not trials.done(key):
+                    trials.write(key, {"statistics": of_draws(edges[index], edges[index + 1], advance)})
+                parts.append(trials.read(key)["statistics"])
+    return torch.cat(parts)
