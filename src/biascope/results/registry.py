@@ -36,8 +36,8 @@ PAPERS = {
 SOURCES = {
     **PAPERS,
     "redshift2024": "Teney, Nicolicioiu, Hartmann, Abbasnejad (2024). Neural redshift: random networks are not random functions. CVPR.",
-    "sensitivity2024": "Vasudeva, Fu, Zhou, Kau, Huang, Sharan (2025). Transformers learn low sensitivity functions: investigations and "
-    "implications. ICLR.",
+    "sensitivity2024": "Vasudeva, Fu, Zhou, Kau, Huang, Sharan (2025). Transformers learn low sensitivity functions: investigations "
+    "and implications. ICLR.",
     "lie2022": "Gruver, Finzi, Goldblum, Wilson (2023). The Lie derivative for measuring learned equivariance. ICLR.",
     "guessing2024": "Francazi, Lucchi, Baity-Jesi (2024). Initial guessing bias: how untrained networks favor some classes. ICML.",
     "response2025": "Chen, Chen (2025). Aligning inductive bias for data-efficient generalization in state space models. "
