@@ -96,9 +96,9 @@ class Anisotropy(CovarianceResult):
         what = f"The {'mixed derivative' if self.mixed else 'gradient'} of {self.subject}"
         if rank.contains(size) or math.isclose(rank.value, size, rel_tol=1e-6):
             return f"{what} {self.evenly()}."
-        prefers = self.preference()
-        words = f"{what} spreads over about {self.counted()} of {size} directions."
-        words += f" The network prefers {prefers}." if prefers else ""
+        words = " ".join(
+            [f"{what} spreads over about {self.counted()} of {size} directions.", *(text for text, _ in self.located())]
+        )
         if self.alignments and self.kinks:
             words += f" The alignments leave out the effect of the kinks of {' and '.join(self.kinks)}."
         return words
@@ -117,9 +117,10 @@ class Anisotropy(CovarianceResult):
         )
 
     def _sentences(self) -> list[Sentence]:
-        prefers = self.preference()
-        words = self.sentence().replace(f" The network prefers {prefers}.", "") if prefers else self.sentence()
-        return [Sentence(words, "spectrum"), *self.preference_sentences(), *self.resolved_sentence()]
+        words = self.sentence()
+        for text, _ in self.located():
+            words = words.replace(f" {text}", "")
+        return [Sentence(words, "spectrum"), *self.located(), *self.resolved_sentence()]
 
     @override
     def plots(self, dark: bool = False) -> dict[str, Figure]:

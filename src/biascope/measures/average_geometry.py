@@ -42,10 +42,7 @@ class Geometry(CovarianceResult):
 
     @override
     def sentence(self) -> str:
-        words = [self._spread(), *(text for text, _ in self.located())]
-        if not self.unclear() and not self.effective_rank.contains(self.size) and (prefers := self.preference()):
-            words.append(f"The network prefers {prefers}.")
-        return " ".join(words)
+        return " ".join([self._spread(), *(text for text, _ in self.located())])
 
     def _spread(self) -> str:
         rank, size = self.effective_rank, self.size
@@ -69,14 +66,7 @@ class Geometry(CovarianceResult):
         )
 
     def _sentences(self) -> list[Sentence]:
-        found = [
-            Sentence(self._spread(), "spectrum"),
-            *self.located(),
-            *self.preference_sentences(),
-            *self.resolved_sentence(),
-        ]
-        # A picture of directions belongs to other measurements; here the viewer shows them.
-        return [Sentence(text, "directions" if key == "leading_directions" else key) for text, key in found]
+        return [Sentence(self._spread(), "spectrum"), *self.located(), *self.resolved_sentence()]
 
     @override
     def plots(self, dark: bool = False) -> dict[str, Figure]:

@@ -34,6 +34,7 @@ _DUST = 1e-9  # eigenvalues below this share of the largest are rounding errors 
 _CELLS = 256  # most rows of a matrix that are drawn one by one
 _PIXELS = 64  # most pixels along a side of a small picture
 _BARS = 32  # parts that are drawn as bars; along an order, more are a curve
+_OCTAVES = 4  # of shares around an even one that colours tell apart
 _REACH = 8  # largest pixel offset of the local structure
 
 
@@ -193,7 +194,8 @@ def shares(
 
     Parts in an order are shown in it; others by size, if they are too many for all to be named.
     """
-    reading = "Each is a share of the gradient's energy, with its 95 % interval. The dotted line is an even spread."
+    even_as = "dotted line is" if ordered and len(labels) > _BARS else "short dark lines are"
+    reading = f"Each is a share of the gradient's energy, with its 95 % interval. The {even_as} an even spread."
     values = 100 * np.array([[share.value, share.low, share.high] for share in shares])
     even = 100 * np.asarray(isotropic)
     place = np.arange(len(values))
@@ -208,7 +210,7 @@ def shares(
     style: dict[str, Any] = {"color": colours.lines[0]}
     if named:
         axes.barh(at, values[:, 0], xerr=apart, ecolor=colours.muted, **style)
-        axes.plot(even, at, linestyle=":", color=colours.muted)
+        axes.plot(even, at, "|", markersize=16, markeredgewidth=2, color=colours.ink)
         axes.set_yticks(at, [plain(label) for label in labels])
         axes.invert_yaxis()
         axes.set(xlabel="share in %", xlim=(0, None))
@@ -218,11 +220,37 @@ def shares(
         axes.plot(at, values[:, 0], linewidth=1.6, **style)
     else:
         axes.bar(at, values[:, 0], yerr=apart, ecolor=colours.muted, **style)
-    axes.plot(at, even, linestyle=":", color=colours.muted)
+    if len(labels) > _BARS:
+        axes.plot(at, even, linestyle=":", color=colours.muted)
+    else:
+        axes.plot(at, even, "_", markersize=16, markeredgewidth=2, color=colours.ink)
     every = math.ceil(len(labels) / 12)
     axes.set_xticks(at[::every], labels[::every])
     axes.set(xlabel=along, ylabel="share in %", ylim=(0, None))
     return figure
+
+
+def frequency_map(ratio: np.ndarray, *, dark: bool = False) -> Figure:
+    """How many times an even share each spatial frequency has, ``(h, w)`` in the order of ``fft2``."""
+    reading = (
+        "Each cell is a wave, with the lowest frequency in the middle. Orange waves have more than an even share of the gradient's "
+        "energy, blue ones less."
+    )
+    figure = blank(3.1, reading)
+    axes = panel(figure, dark)
+    floor = 2.0**-_OCTAVES
+    octaves = np.log2(np.clip(np.asarray(ratio, np.float64), floor, 1 / floor))
+    heat(axes, np.fft.fftshift(octaves), dark, (-_OCTAVES, _OCTAVES), bar=3, extent=_cycles(octaves.shape))
+    axes.set(xlabel="cycles across", ylabel="cycles down")
+    bar = figure.axes[-1]
+    bar.set_yticks([-_OCTAVES, 0, _OCTAVES], [f"1/{2**_OCTAVES}", "1", f"{2**_OCTAVES}"])
+    bar.set_ylabel("times an even share", color=PALETTE[dark].muted)
+    return figure
+
+
+def _cycles(shape: tuple[int, ...]) -> tuple[float, float, float, float]:
+    height, width = shape
+    return -(width // 2) - 0.5, (width - 1) // 2 + 0.5, (height - 1) // 2 + 0.5, -(height // 2) - 0.5
 
 
 def shares_beside(

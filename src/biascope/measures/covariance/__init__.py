@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from biascope.derivatives.covariance import rounded_up
 from biascope.derivatives.operators import EstimatedOperator, GradientCovariance
 from biascope.derivatives.spectrum import eigenpairs, subspace_similarity
 from biascope.measures.covariance.compare import concluded, noise_floor, overlaid
@@ -23,9 +24,7 @@ from biascope.results.draw import captioned
 from biascope.results.estimate import Estimate, Number
 from biascope.results.result import Result
 from biascope.results.story import Compared, Directions, Sentence, Step, Story, model_word
-from biascope.results.wording import listed
 from biascope.runs.rehearsal import counted
-from biascope.tasks.bases import spatial_frequency
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,7 +63,7 @@ class CovarianceResult(Result, ABC):
         seed: Random seed for the weights.
         resolved: How many leading directions the draws resolve, see :func:`resolved_directions`; ``None`` in results of versions
             that did not count them.
-        parts: Parts into which the axes of the input divide it, such as ``"time: 3"``; none of images.
+        parts: Parts into which the input is divided, such as ``"time: 3"`` or ``"colour: brightness"``.
         energies: Energy of the gradient in each part, for each group of draws; its mean over groups is that of all draws.
         isotropic: The share of each part if no direction were preferred.
     """
@@ -193,21 +192,8 @@ class CovarianceResult(Result, ABC):
         return pictures
 
     def share_plots(self, dark: bool) -> dict[str, Figure]:
-        """The share of each place along each axis, and of frequencies along time."""
-        from biascope.results import draw
-
-        found = {}
-        for shares in self.shares():
-            figure = draw.shares(
-                shares.each(),
-                shares.isotropic,
-                shares.labels,
-                along=shares.along,
-                ordered=shares.axis.ordered,
-                dark=dark,
-            )
-            found[shares.key] = captioned(shares.caption, figure)
-        return found
+        """The share of each part of each division."""
+        return {shares.key: captioned(shares.caption, shares.figure(dark)) for shares in self.shares()}
 
     @override
     def story(self) -> Story:
@@ -242,17 +228,8 @@ class CovarianceResult(Result, ABC):
             ),
         )
 
-    def preference_sentences(self) -> list[Sentence]:
-        """What stands out in frequency and in space, for a summary."""
-        words = self._preferences()
-        inside = [each for each in words if "middle of the image" in each]
-        waves = [each for each in words if each not in inside]
-        shown_by = "leading_directions" if self.resolved != 0 and len(self.input_shape) >= 2 else "directions"
-        found = [Sentence(f"The network prefers {listed(waves)}.", shown_by)] if waves else []
-        return found + [Sentence(f"The network prefers {each}.", "directions") for each in inside]
-
     def located(self) -> list[Sentence]:
-        """On which places of its axes most of the sensitivity lies, for a summary."""
+        """On which parts of its input most of the sensitivity lies, for a summary."""
         told = ((each.sentence(), each.key) for each in self.shares())
         return [Sentence(text, shown_by) for text, shown_by in told if text]
 
@@ -264,10 +241,31 @@ class CovarianceResult(Result, ABC):
             words = "No single direction stands out from noise, as is to be expected without a preference."
             return [Sentence(words, "agreement_of_halves")]
         if not self.resolved:
-            words = f"{self.draws} draws do not resolve single directions: the pictures of directions are noise. Pass more draws."
+            words = f"{self.draws} draws do not resolve single directions: the pictures of directions are noise. "
+            needed = self.draws_to_resolve(1)
+            words += "Pass more draws." if needed is None else f"About {needed:,} draws would resolve the first ones."
             return [Sentence(words, "agreement_of_halves")]
         first = "The first direction is" if self.resolved == 1 else f"The first {self.resolved} directions are"
         return [Sentence(f"{first} resolved as a set by {self.draws} draws. Later ones are noise.", "directions")]
+
+    def draws_to_resolve(self, count: int) -> int | None:
+        """About how many draws would resolve at least so many leading directions; ``None`` where these draws do not tell.
+
+        A half of n draws has the share q of the leading k directions right, two halves have q² of them in common. Errors of
+        directions fall like 1/n, so the odds ``(1 − q)/q`` are c/n, and directions are resolved from ``q = ½`` on, at n = c. For
+        spectra without a gap this is right within a factor of 2 (docs/mean_gradient.md).
+
+        Args:
+            count: How many directions.
+        """
+        needed = []
+        for k, shared in zip(self.similarity_sizes.tolist(), self.similarity.tolist(), strict=True):
+            if k >= min(count, int(self.similarity_sizes.max())) and shared > noise_floor(k, self.size):
+                right = math.sqrt((shared - k / self.size) / (1 - k / self.size))
+                needed.append(math.ceil(self.draws * (1 - right) / right))
+        if self.resolved is not None and self.resolved >= count:
+            return self.draws
+        return max(self.draws + 1, int(float(rounded_up(min(needed))))) if needed else None
 
     def _next_steps(self) -> list[Step]:
         shape = "x".join(map(str, self.input_shape))
@@ -280,7 +278,7 @@ class CovarianceResult(Result, ABC):
         preferred = not self.effective_rank.contains(self.size)
         possible = min(10, int(np.count_nonzero(self.eigenvalues)))
         if self.resolved is not None and self.resolved < possible and preferred and not trained:
-            more = max(2000, 4 * self.draws)
+            more = self.draws_to_resolve(possible) or max(2000, 4 * self.draws)
             words = "Draw more networks, to resolve more directions and narrow the intervals."
             found.append(Step(words, f"biascope scan {model} --input {shape} --draws {more}"))
         if not trained:
@@ -320,53 +318,6 @@ class CovarianceResult(Result, ABC):
         power = np.abs(np.fft.fft2(self.directions.reshape(-1, *self.input_shape), norm="ortho")) ** 2
         energy = np.tensordot(self.eigenvalues, power, 1).reshape(-1, *self.input_shape[-2:]).sum(0)  # over channels
         return np.asarray(energy / energy.sum())
-
-    def frequency_shares(self) -> tuple[float, float] | None:
-        """Share of the energy in the lowest third of spatial frequencies, and that of an isotropic network."""
-        energy = self.frequency_energy()
-        if energy is None:
-            return None
-        frequency = spatial_frequency(self.input_shape).numpy()
-        low = frequency < frequency.max() / 3
-        return float(energy[low].sum()), float(low.mean())
-
-    def frequencies_for_half(self) -> tuple[int, int] | None:
-        """The fewest spatial frequencies that hold half of the energy, and how many there are."""
-        energy = self.frequency_energy()
-        if energy is None:
-            return None
-        return int(np.searchsorted(np.cumsum(np.sort(energy.ravel())[::-1]), 0.5 - 1e-9)) + 1, energy.size
-
-    def centre_shares(self) -> tuple[float, float] | None:
-        """Share of the gradient's energy on the central quarter of an image, and that of an isotropic network."""
-        if not self.input_axes.image or min(self.input_shape[-2:]) < 4:
-            return None
-        height, width = self.input_shape[-2:]
-        inside = np.zeros((height, width), bool)
-        inside[height // 4 : height - height // 4, width // 4 : width - width // 4] = True
-        energy = np.tensordot(self.eigenvalues, self.directions**2, 1).reshape(-1, height, width).sum(0)
-        return float(energy[inside].sum() / energy.sum()), float(inside.mean())
-
-    def preference(self) -> str:
-        """Which inputs the network prefers, in words, from the shares above; empty if no share stands out."""
-        return listed(words) if (words := self._preferences()) else ""
-
-    def _preferences(self) -> list[str]:
-        words = []
-        half, low, centre = self.frequencies_for_half(), self.frequency_shares(), self.centre_shares()
-        if half is not None and half[0] < 0.25 * half[1]:
-            words.append(f"few spatial frequencies (half of the gradient's energy on {half[0]} of {half[1]})")
-        if low is not None and low[0] > 1.25 * low[1]:
-            words.append(
-                f"low frequencies ({low[0]:.0%} of the energy in the lowest third, {low[1]:.0%} if evenly spread)"
-            )
-        if low is not None and low[0] < 0.75 * low[1]:
-            words.append(
-                f"high frequencies (only {low[0]:.0%} of the energy in the lowest third, {low[1]:.0%} if evenly spread)"
-            )
-        if centre is not None and centre[0] > 1.25 * centre[1]:
-            words.append(f"the middle of the image ({centre[0]:.0%} of the energy on its central {centre[1]:.0%})")
-        return [each.replace("%", " %") for each in words]
 
     def evenly(self) -> str:
         """What a gradient does that prefers no direction."""

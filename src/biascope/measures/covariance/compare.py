@@ -362,12 +362,12 @@ def _shares_beside(group: Sequence[CovarianceResult], labels: Sequence[str], dar
     """Shares of the places of each axis that all results have, one curve for each."""
     from biascope.results import draw
 
-    divided = [{(shares.name, shares.labels): shares for shares in result.shares()} for result in group]
+    divided = [{(shares.name, shares.labels): shares for shares in result.shares() if shares.bars} for result in group]
     found = {}
     for key, first in divided[0].items():
         if all(key in each for each in divided):
             curves = {label: each[key].each() for label, each in zip(labels, divided, strict=True)}
-            ordered = first.axis.ordered
+            ordered = first.ordered
             figure = draw.shares_beside(
                 curves, first.isotropic, first.labels, along=first.along, ordered=ordered, dark=dark
             )

@@ -52,7 +52,6 @@ class MeanGradient(CovarianceResult):
                 words.append(f"{self.draws} draws do not resolve which directions these are: use more.")
             else:
                 words.append("Patterns along these directions tend to be learned first.")
-            words += [f"The network prefers {prefers}."] if (prefers := self.preference()) else []
         return " ".join(words)
 
     def _preferring(self) -> bool:
@@ -89,7 +88,7 @@ class MeanGradient(CovarianceResult):
         found = [Sentence(self._spread(), "spectrum"), *self.located()]
         if self._preferring():
             where = Sentence(self._placed())
-            found += [*([where] if where.text else []), *self.preference_sentences()]
+            found += [where] if where.text else []
         return [*found, *self.resolved_sentence()]
 
     def _placed(self) -> str:
