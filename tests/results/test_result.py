@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 
 import biascope.measures
 from biascope.measures.anisotropy_directions import Anisotropy
-from biascope.measures.covariance import CovarianceResult
 from biascope.measures.covariance.compare import common_directions
 from biascope.results.estimate import Estimate, Number
 from biascope.results.registry import find, load, names, settings_from
@@ -110,36 +109,6 @@ def test_the_file_is_strict_json_even_where_a_spread_is_unknown(result: Anisotro
     folder = unknown.save(tmp_path)
     json.loads((folder / "result.json").read_text(), parse_constant=lambda word: pytest.fail(word))
     assert math.isnan(load(folder).trace.standard_error)  # type: ignore[attr-defined]
-
-
-def with_directions(result: CovarianceResult, images: np.ndarray, values: np.ndarray) -> CovarianceResult:
-    count = len(values)
-    return dataclasses.replace(
-        result,
-        eigenvalues=values,
-        eigenvalue_errors=np.zeros(count),
-        held_out=values,
-        directions=images.reshape(count, -1).astype(np.float32),
-        input_shape=images.shape[1:],
-    )
-
-
-def test_preferences_are_read_off_the_directions(result: Anisotropy) -> None:
-    grid = np.arange(16)
-    wave = np.cos(2 * np.pi * grid / 16) * np.ones((16, 1))
-    stripes = np.cos(np.pi * grid) * np.ones((16, 1))
-    slow = with_directions(result, (wave / np.linalg.norm(wave))[None, None], np.ones(1))
-    fast = with_directions(result, (stripes / np.linalg.norm(stripes))[None, None], np.ones(1))
-    assert slow.frequency_shares()[0] == pytest.approx(1.0)
-    assert fast.frequency_shares()[0] == pytest.approx(0.0, abs=1e-9)
-    assert "low frequencies" in slow.preference()
-    assert "high frequencies" in fast.preference()
-    assert slow.frequencies_for_half() == (1, 256)
-    spot = np.zeros((16, 16))
-    spot[8, 8] = 1.0
-    middle = with_directions(result, spot[None, None], np.ones(1))
-    assert middle.centre_shares() == pytest.approx((1.0, 0.25))
-    assert "middle of the image" in middle.preference()
 
 
 def test_directions_of_two_results_are_compared(result: Anisotropy) -> None:

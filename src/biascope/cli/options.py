@@ -88,6 +88,12 @@ Draws = Annotated[int, typer.Option("--draws", help=_DRAWS)]
 MaybeDraws = Annotated[
     int | None, typer.Option("--draws", help=_DRAWS, show_default="400, or fewer where a network takes many operations")
 ]
+Minutes = Annotated[
+    float | None,
+    typer.Option(
+        "--minutes", help="Draw as many networks as resolve directions, in at most so many minutes of drawing."
+    ),
+]
 Estimator = Annotated[
     str | None,
     typer.Option(
@@ -198,7 +204,7 @@ Unrelated = Annotated[
 ]
 #: Settings of the package that a command takes as a group, with the option of each field that has one.
 SETTINGS: dict[type[Any], dict[str, Any]] = {
-    Sampling: {"estimator": Estimator, "step": Step, "draws": MaybeDraws, "readout": Readout},
+    Sampling: {"estimator": Estimator, "step": Step, "draws": MaybeDraws, "minutes": Minutes, "readout": Readout},
     Reading: {
         "model": MaybeModel,
         "input": Input,

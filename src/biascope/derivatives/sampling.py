@@ -16,8 +16,8 @@ GEOMETRY_INPUTS = 4  # … for the average geometry …
 POINT_INPUTS = 16  # … and of each draw where there is one network and only inputs are drawn
 #: Smaller amounts for dear networks, as in :class:`Amount`: expectations are the same, intervals are wider.
 _FEWER = ((200, 1), (100, 1), (64, 1), (64, 2), (64, 4), (64, 8), (32, 8), (32, 16), (16, 16), (16, 32))
-#: Operations that a scan takes by default on that kind of device, about half a minute.
-_BUDGET = {"cpu": 8e11, "cuda": 8e14}
+#: Operations that the gradients of a scan take by default on that kind of device, about ten seconds.
+_BUDGET = {"cpu": 3e11, "cuda": 8e14}
 _BACKWARD = 2  # a gradient takes as many forward passes
 _DRAWN = 300  # operations in whose time a weight is drawn
 ESTIMATORS = ("difference", "exact", "mixed", "mixed_difference")  # of the directions at initialisation
@@ -32,6 +32,7 @@ class Sampling:
             them out. With trained weights: how to compute the gradients of their geometry, exactly by default.
         step: Half width of the differences.
         draws: Networks to draw; ``None`` for 400, or fewer of a network that takes many operations.
+        minutes: Draw as many as resolve directions, if they fit into this time; ``None`` for the number above.
         readout: How to reduce several outputs to a scalar.
         seed: Random seed for weights and inputs.
         fixed_seed: Random seed for fixed inputs; by default ``seed``. Compared networks share only these inputs.
@@ -40,6 +41,7 @@ class Sampling:
     estimator: str | None = None
     step: float = 100.0
     draws: int | None = None
+    minutes: float | None = None
     readout: str = "first"
     seed: int = 0
     fixed_seed: int | None = None
@@ -57,6 +59,13 @@ class Sampling:
         if self.draws is not None and self.draws < 2:
             raise ValueError(
                 f"draws must be at least 2 to estimate a spread, got {self.draws}. Pass draws=100 or more."
+            )
+
+        if self.minutes is not None and not 0 < self.minutes < math.inf:
+            raise ValueError(f"minutes must be a positive number, got {self.minutes:g}. Pass --minutes 5.")
+        if self.minutes is not None and self.draws is not None:
+            raise ValueError(
+                f"Only one of draws and minutes may be given, got {self.draws} and {self.minutes:g}. Leave one of them out."
             )
 
     def amount(self, one: OnePass | None, weights: int, size: int | None, run: Run) -> Amount:

@@ -19,6 +19,7 @@ from biascope.derivatives.sampling import Amount, Sampling
 from biascope.families.family import Family
 from biascope.families.held import Holding
 from biascope.families.source import checkpoint_files, family_of, of_one_input, parse_input, usual_shape
+from biascope.measures.scan.pilot import piloted
 from biascope.results import registry
 from biascope.results.axes import Axis, named_axes
 from biascope.results.result import Result
@@ -63,6 +64,7 @@ def scan(
     estimator: str | None = None,
     step: float = 100.0,
     draws: int | None = None,
+    minutes: float | None = None,
     readout: str = "first",
     batchnorm: str = "eval",
     weights: Path | str | None = None,
@@ -90,6 +92,7 @@ def scan(
             them out. With trained weights: how to compute the gradients of their geometry, exactly by default.
         step: Half width of the differences.
         draws: Networks to draw; ``None`` for 400, or fewer of a network that takes many operations.
+        minutes: Draw as many networks as resolve directions, in at most so many minutes.
         readout: How to reduce several outputs to a scalar.
         batchnorm: The mode of BatchNorm.
         weights: Trained weights, safetensors or torch.
@@ -109,7 +112,7 @@ def scan(
     told = named_axes(axes) or (() if data is None else data.axes)
     families = families_of(model, input, settings, weights, checkpoints, batchnorm, told, holding)
     shape = input or (usual_shape(model, settings) if isinstance(model, str) else (1, 32, 32))
-    sampling = Sampling(estimator, step, draws, readout, seed)
+    sampling = Sampling(estimator, step, draws, minutes, readout, seed)
     return scan_of(families, shape, sampling, data=data, run=run or Run(), report=report)
 
 
@@ -250,15 +253,34 @@ def _measure(
 ) -> Iterator[Result]:
     one = pass_of(family, shape, run) if sampling.draws is None else None
     amount = sampling.amount(one, family.num_parameters, family.size, run)
-    if told := amount.told(one, family.size):
+    told = amount.told(one, family.size)
+    wanted = probes(family.size, shape, sampling, amount)
+    draws = amount.draws
+    if sampling.minutes is not None:
+        if family.size == 1:
+            raise ValueError(
+                f"minutes must be left out for one network, and {family.name} is one: it has no directions to resolve by drawing "
+                "others. Pass --draws."
+            )
+        found = piloted(
+            family,
+            wanted["mean_gradient"],
+            draws,
+            minutes=sampling.minutes,
+            readout=sampling.readout,
+            seed=sampling.seed,
+            run=run,
+        )
+        draws, told = found.draws, found.told()
+    if told:
         warnings.warn(told, stacklevel=2)
-    common = {"draws": amount.draws, "readout": sampling.readout, "seed": sampling.seed, "run": run}
-    for name, probe in probes(family.size, shape, sampling, amount).items():
-        own: dict[str, Any] = {}
+    common = {"readout": sampling.readout, "seed": sampling.seed, "run": run}
+    for name, probe in wanted.items():
+        own: dict[str, Any] = {"draws": draws if name == "mean_gradient" else amount.draws}
         # Beside the mean gradient, the average geometry is taken with the exact gradient, as it is defined; alone, as asked.
         asked = name == "anisotropy_directions" or (name == "average_geometry" and family.size == 1)
         if asked and sampling.estimator is not None:
-            own = {"step": sampling.step, "estimator": sampling.estimator}
+            own |= {"step": sampling.step, "estimator": sampling.estimator}
         result = registry.find(name)(family, probe, **common, **own)
         yield result.warned(told) if told else result
     if data is not None:
