@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from biascope.measures.channel_patterns import channel_patterns as channel_patterns
     from biascope.measures.covariance import CovarianceResult as CovarianceResult
     from biascope.measures.covariance.compare import common_directions as common_directions
+    from biascope.measures.complexity import complexity as complexity
     from biascope.measures.dictionary import dictionary as dictionary
     from biascope.measures.directional_bias import directional_bias as directional_bias
     from biascope.measures.disentanglement import disentanglement as disentanglement
