@@ -174,15 +174,17 @@ class Complexity(Result):
                 *([Sentence(words, "spectrum")] if (words := self._consequence()) else []),
             ],
             meaning=(
-                "The number is a mean frequency along straight lines from one input to another, in cycles per line. "
-                "Each frequency counts by its power. Half a cycle is one way up or down. The number is not a property of the "
-                "network alone: lines between other inputs, or longer lines, give others. "
-                f"{self.scaled} Layers that normalise their inputs undo such a scale. A complex function before training is not "
-                "shown to be learned worse or better. "
+                "The output along a straight line from one input to another is a sum of waves. The number is how many cycles they "
+                "have per line on average, where each wave counts by its power. Half a cycle is one way up or down. The number is "
+                "not a property of the network alone: lines between other inputs, or longer lines, give others. "
+                f"{self.scaled} Layers that normalise their inputs undo such a scale. Nothing here shows that a more complex "
+                "network learns better or worse. "
                 f"Lines join pairs of inputs: {probe}."
             ),
             next_steps=[] if self.at_given_weights else [Step("See how training changes it.", trained)],
-            shown_tables={"profile": {"scale": "weights times", "complexity": "complexity", "resolved": "resolved"}},
+            shown_tables={
+                "profile": {"scale": "weights times", "complexity": "complexity", "resolved": "points suffice"}
+            },
         )
 
     @override
@@ -212,8 +214,9 @@ class Complexity(Result):
         reading = "Each curve is the output of one draw along one line, without its mean and at the same variance."
         figure, axes = draw.blank(2.8, reading), None
         places = (np.arange(self.examples.shape[-1]) + 0.5) / self.examples.shape[-1]
-        for cell, place in zip(figure.add_gridspec(1, len(shown)), shown, strict=True):
-            axes = draw.panel(figure, dark, cell, sharey=axes)
+        grid = figure.add_gridspec(1, len(shown))
+        for column, place in enumerate(shown):
+            axes = draw.panel(figure, dark, grid[0, column], sharey=axes)
             colours = draw.line_colours(self.examples.shape[1], dark)
             for curve, colour in zip(self.examples[place], colours, strict=True):
                 axes.plot(places, curve, color=colour, linewidth=1.4)
