@@ -105,7 +105,7 @@ class Complexity(Result):
 
     @property
     def _own(self) -> int:
-        return self.scales.tolist().index(1.0)
+        return int(np.flatnonzero(self.scales == 1)[0])
 
     def _ratios(self, place: int) -> tuple[float, np.ndarray]:
         """Mean frequency of the pooled power, and the same without each draw."""
