@@ -222,6 +222,7 @@ def test_what_a_scale_multiplies() -> None:
             self.position = nn.Parameter(torch.zeros(5, 4))
             self.table = nn.Embedding(7, 4)
             self.norm = nn.LayerNorm([5, 4])
+            self.slopes = nn.PReLU(4)
             self.attention = nn.MultiheadAttention(4, 2)
             self.recurrent = nn.GRU(4, 3)
             self.convolution = nn.utils.parametrizations.weight_norm(nn.Conv1d(4, 3, 2))
