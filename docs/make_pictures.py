@@ -10,6 +10,9 @@ For each of the seven networks, with N = 2000 draws (10000 for lenet, 600 for de
     biascope scan lenet --out RUNS/scan_lenet
     biascope measure pooling_theory --out RUNS/pooling_theory
 
+    biascope measure complexity lenet --out RUNS/complexity_lenet
+    biascope measure complexity mlp --set activation=NAME --out RUNS/complexity_mlp_NAME    # relu, gelu and tanh
+
 and on CIFAR-10
 
     biascope kernel lenet --samples 4000 --positive 0,1,8,9 --draws 4 --out RUNS/kernel_vehicles
@@ -38,9 +41,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from biascope import load
+from biascope.measures.complexity import LINEAR, Complexity
 from biascope.measures.covariance import CovarianceResult
 from biascope.measures.tangent_kernel import pictures as kernel_pictures
 from biascope.results import draw
+from biascope.results.figures import lines_figure
 from biascope.results.registry import saved_results
 
 NETWORKS = {
@@ -93,6 +98,25 @@ def architectures(results: dict[str, CovarianceResult]) -> Figure:
     return figure
 
 
+def complexity_profiles(results: dict[str, Complexity]) -> Figure:
+    """Complexity by the scale of the weights, of several networks."""
+    curves = {name: (result.scales, np.array(result.profile, np.float64)) for name, result in results.items()}
+    bands = {
+        name: (np.array([each.low for each in result.profile]), np.array([each.high for each in result.profile]))
+        for name, result in results.items()
+    }
+    reading = "Bands are 95 % intervals. The dashed line is a linear function."
+    words = {"x": "weights times", "y": "complexity, cycles per line", "reading": reading}
+    figure = lines_figure(curves, log_x=True, bands=bands, **words)
+    (axes,) = figure.axes
+    axes.axhline(LINEAR, color=draw.PALETTE[False].muted, linestyle="--", linewidth=1, zorder=0)
+    scales = next(iter(results.values())).scales
+    axes.set_xticks(scales, [f"{scale:g}" for scale in scales])
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0)
+    return figure
+
+
 def main(runs: Path) -> None:
     """Draw them all."""
     HERE.mkdir(exist_ok=True)
@@ -126,6 +150,9 @@ def main(runs: Path) -> None:
         "scores_by_class"
     ]  # the first shows images of the set
     scores.savefig(HERE / "sample_score.png", dpi=130, facecolor="white")
+    profiled = {"LeNet": "lenet", "MLP, ReLU": "mlp_relu", "MLP, GELU": "mlp_gelu", "MLP, tanh": "mlp_tanh"}
+    profiles = {words: load(runs / f"complexity_{name}" / "complexity") for words, name in profiled.items()}
+    complexity_profiles(profiles).savefig(HERE / "complexity.png", dpi=130, facecolor="white")
     own = (
         "feature_elimination",
         "geometry_motion",

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from biascope.measures.anisotropy_directions import anisotropy_directions as anisotropy_directions
     from biascope.measures.average_geometry import average_geometry as average_geometry
     from biascope.measures.channel_patterns import channel_patterns as channel_patterns
+    from biascope.measures.complexity import complexity as complexity
     from biascope.measures.covariance import CovarianceResult as CovarianceResult
     from biascope.measures.covariance.compare import common_directions as common_directions
     from biascope.measures.dictionary import dictionary as dictionary

@@ -27,6 +27,10 @@ from biascope.runs.trials import Trials
 from biascope.tasks.probe import Probe
 
 
+class NotFiniteError(ValueError):
+    """An output or a derivative of a draw is infinite or NaN."""
+
+
 @dataclass(frozen=True, eq=False)
 class Drawn:
     """One draw of a family, as a function of inputs.
@@ -47,7 +51,7 @@ class Drawn:
         """Outputs ``(n, p)`` in float64, without derivatives.
 
         Raises:
-            ValueError: If an output is not finite.
+            NotFiniteError: If an output is not finite.
         """
 
         def outputs(network: Network, inputs: Any) -> Tensor:
@@ -65,7 +69,7 @@ class Drawn:
             directions: One for each input, ``(n, …)``.
 
         Raises:
-            ValueError: If an output or a derivative is not finite.
+            NotFiniteError: If an output or a derivative is not finite.
         """
 
         def both(network: Network, pair: Any) -> Tensor:
@@ -81,7 +85,7 @@ class Drawn:
 
     def _finite(self, found: Tensor) -> Tensor:
         if not bool(torch.isfinite(found).all()):
-            raise ValueError(
+            raise NotFiniteError(
                 f"{self.name} must give finite outputs and derivatives, but some are infinite or NaN. Check its initialisation, or "
                 "try precision='float64'."
             )
