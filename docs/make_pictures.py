@@ -9,6 +9,7 @@ For each of the seven networks, with N = 2000 draws (10000 for lenet, 600 for de
 
     biascope scan lenet --out RUNS/scan_lenet
     biascope measure pooling_theory --out RUNS/pooling_theory
+    biascope measure equivariance lenet --out RUNS/equivariance
 
 and on CIFAR-10
 
@@ -127,6 +128,7 @@ def main(runs: Path) -> None:
     ]  # the first shows images of the set
     scores.savefig(HERE / "sample_score.png", dpi=130, facecolor="white")
     own = (
+        "equivariance",
         "feature_elimination",
         "geometry_motion",
         "kernel_rotation",

@@ -72,11 +72,12 @@ class Drawn:
         """
 
         def both(network: Network, pair: Any) -> Tensor:
-            try:
-                found, tangent, *_ = torch.func.jvp(network, (pair[0],), (pair[1],))
-            except NotImplementedError:  # fused recurrences have no forward mode
-                with differentiated(self.name), _unfused():
+            with differentiated(self.name):
+                try:
                     found, tangent, *_ = torch.func.jvp(network, (pair[0],), (pair[1],))
+                except NotImplementedError:  # fused recurrences have no forward mode
+                    with _unfused():
+                        found, tangent, *_ = torch.func.jvp(network, (pair[0],), (pair[1],))
             return torch.stack([found.reshape(len(found), -1), tangent.reshape(len(found), -1)], dim=1)
 
         found = self._finite(in_passes(both, self.at_once)(self.network, (x, directions)).double())

@@ -190,6 +190,7 @@ class Equivariance(Result):
     def story(self) -> Story:
         probe = self.provenance.get("probe", "given inputs")
         drawn = "sets of inputs" if self.at_given_weights else "draws of the weights"
+        held = "nearly holds for slightly shifted copies of it" if self.invariance else "moves with its content"
         turned = (
             " For rotation and scaling, images fade to 0 towards a circle, and pixels move by one on average."
             if self.of_images
@@ -199,8 +200,7 @@ class Equivariance(Result):
             sentences=self._sentences(),
             meaning=(
                 f"Measured on {probe}. Intervals are over {drawn}. A small error means that what the network outputs for an input "
-                f"nearly holds for slightly shifted copies of it.{turned} The error is local: it does not tell how far an input "
-                "may move. It depends on the inputs: rough inputs change more under a shift, and so do outputs. It does not tell "
+                f"{held}.{turned} The error is local: it does not tell how far an input may move. It depends on the inputs: rough inputs change more under a shift, and so do outputs. It does not tell "
                 "whether a data set needs invariance."
             ),
             next_steps=[
@@ -225,8 +225,9 @@ class Equivariance(Result):
         )
         axes.axvline(self.input_change.value, color=colours.muted, linestyle="--", linewidth=1, label="the inputs")
         axes.set_yticks(at, self.moves)
+        end = 1.08 * max(self.input_change.value, *(values + reach[1]))
         unit = f"change per {self._place} / standard deviation"
-        axes.set(xlabel=unit, xlim=(0, None), ylim=(-0.6, len(self.moves) - 0.4))
+        axes.set(xlabel=unit, xlim=(0, end), ylim=(-0.6, len(self.moves) - 0.4))
         draw.legend_below(figure, axes, dark)
         return {"errors": captioned(f"Local {self._error} of each move", figure)}
 
