@@ -9,6 +9,7 @@ For each of the seven networks, with N = 2000 draws (10000 for lenet, 600 for de
 
     biascope scan lenet --out RUNS/scan_lenet
     biascope measure pooling_theory --out RUNS/pooling_theory
+    biascope measure equivariance lenet --out RUNS/equivariance
 
     biascope measure complexity lenet --out RUNS/complexity_lenet
     biascope measure complexity mlp --set activation=NAME --out RUNS/complexity_mlp_NAME    # relu, gelu and tanh
@@ -154,6 +155,7 @@ def main(runs: Path) -> None:
     profiles = {words: load(runs / f"complexity_{name}" / "complexity") for words, name in profiled.items()}
     complexity_profiles(profiles).savefig(HERE / "complexity.png", dpi=130, facecolor="white")
     own = (
+        "equivariance",
         "feature_elimination",
         "geometry_motion",
         "kernel_rotation",

@@ -79,3 +79,43 @@ def test_outputs_that_are_no_numbers_are_refused() -> None:
     family = Family.initialised(lambda: nn.Sequential(nn.Linear(6, 1), Huge()), "huge")
     with pytest.raises(ValueError, match="finite outputs"):
         draw_statistics(family, PROBE, means, draws=2, run=Run(device="cpu"), **HOW)
+
+
+class LastState(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells = nn.LSTM(3, 4, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.cells(x)[0][:, -1]
+
+
+class Fused(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, cotangent: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        return 2 * cotangent
+
+
+class OneWay(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return Fused.apply(super().forward(x))
+
+
+def test_recurrences_have_slopes_though_their_fused_layers_have_no_forward_mode() -> None:
+    run, probe = Run(device="cpu"), Probe.gaussian((5, 3), num=4, fresh=True)
+    family, enabled = Family.initialised(LastState, name="LSTM"), torch.backends.mkldnn.enabled
+    found = draw_statistics(family, probe, slope, draws=3, run=run, **HOW)
+    stack, inputs = family.draw(3, seed=3, run=run), probe.inputs(0, 3, run)
+    ahead, behind = (torch.stack([stack.member(i)(inputs[i] + h).mean(0) for i in range(3)]) for h in (1e-2, -1e-2))
+    torch.testing.assert_close(found, ((ahead - behind) / 2e-2).double(), rtol=1e-3, atol=1e-4)
+    assert torch.backends.mkldnn.enabled == enabled
+
+
+def test_a_network_without_a_forward_derivative_is_refused() -> None:
+    family = Family.initialised(lambda: OneWay(6, 1), "one way")
+    with pytest.raises(ValueError, match=r"^one way must be differentiable by torch\.func"):
+        draw_statistics(family, PROBE, slope, draws=2, run=Run(device="cpu"), **HOW)

@@ -168,3 +168,39 @@ def test_large_inputs_are_drawn_in_blocks_that_fit_into_memory() -> None:
 def torch_law(generator: torch.Generator, count: int) -> torch.Tensor:
     """One that can be sent to another process."""
     return torch.randn((count, 3), generator=generator)
+
+
+@pytest.mark.parametrize(("shape", "along"), [((2, 16, 12), None), ((15, 3), None), ((3, 16), (1,))])
+def test_smooth_inputs_have_variance_1_and_amplitudes_of_1_over_frequency(shape, along):
+    x = Probe.smooth(shape, along=along, num=4000, seed=2).inputs(0, 1, CPU64)[0]
+    along = along or ((1, 2) if len(shape) == 3 else (0,))
+    assert float(x.mean(0).abs().max()) < 5 / math.sqrt(4000)
+    assert float((x.var(0) - 1).abs().max()) < 5 * math.sqrt(2 / 4000)
+    dims = tuple(place + 1 for place in along)
+    power = torch.fft.fftn(x, dim=dims).abs().square().mean(0)
+    power = power.mean(tuple(place for place in range(len(shape)) if place not in along))  # over channels or features
+    axes = torch.meshgrid(*(torch.fft.fftfreq(shape[place], dtype=torch.float64) for place in along), indexing="ij")
+    frequency = torch.stack(axes).square().sum(0).sqrt()
+    assert float(power[frequency > 0.4999].sum()) < 1e-10 * float(power.max())  # nothing from the Nyquist frequency on
+    inside = frequency < 0.4999
+    level = (power * frequency.clamp(min=1 / max(shape[place] for place in along)).square())[inside]
+    assert float((level / level.mean() - 1).abs().max()) < 0.15
+
+
+def test_smooth_inputs_are_fresh_independent_along_other_axes_and_a_function_of_the_seed():
+    probe = Probe.smooth((3, 8, 8), num=2, std=3.0, seed=5)
+    assert probe.description == "2 fresh smooth random inputs of shape 3×8×8 and standard deviation 3 per network"
+    x = probe.inputs(0, 400, CPU64)
+    assert x.shape == (400, 2, 3, 8, 8)
+    assert float(x.std()) == pytest.approx(3.0, rel=0.03)
+    assert abs(float((x[:, :, 0] * x[:, :, 1]).mean())) < 0.2 * 9
+    assert torch.equal(Probe.smooth((3, 8, 8), num=2, std=3.0, seed=5).inputs(300, 301, CPU64), x[300:301])
+    assert not torch.equal(Probe.smooth((3, 8, 8), num=2, std=3.0, seed=6).inputs(0, 1, CPU64), x[:1])
+
+
+@pytest.mark.parametrize("along", [(), (3,), (1, 1), (-1,)])
+def test_smooth_inputs_need_axes_to_be_smooth_along(along):
+    with pytest.raises(
+        ValueError, match=r"^along must be different places of axes .* Pass along=\(1, 2\) for images\.$"
+    ):
+        Probe.smooth((3, 8, 8), along=along)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from biascope.families.family import Family
     from biascope.results.registry import Measurement
     from biascope.tasks.bases import Basis
+    from biascope.tasks.probe import Probe
     from biascope.tasks.signals import Signal
 
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}  # a measurement's settings are its own
@@ -76,15 +77,13 @@ class PlaceOptions(OptionGroup):
             raise ValueError(f"--scale must be a positive number, got {self.scale}. Pass --scale 1.")
 
     def given_to(
-        self, wanted: Collection[str], shape: tuple[int, ...], seed: int, usual: dict[str, Any]
+        self, wanted: Collection[str], family: Family | None, shape: tuple[int, ...], seed: int, usual: dict[str, Any]
     ) -> dict[str, Any]:
         """What a measurement asks for of it; ``usual`` is how its inputs are drawn unless the user says."""
         if "probe" in wanted:
-            from biascope.tasks.probe import Probe
-
             asked = {"num": self.inputs, "std": self.scale, "fresh": self.fresh}
             how = {**usual, **{name: value for name, value in asked.items() if value is not None}}
-            return {"probe": Probe.gaussian(shape, seed=seed, **how)}
+            return {"probe": probe_of(family, shape, seed, **how)}
         return {"basis": basis_of(self.basis, shape, self.every, seed)} if "basis" in wanted else {}
 
 
@@ -286,7 +285,7 @@ def measure(
         "signals": signals,
         "signal": signals and signals[0],
         **place.given_to(
-            wanted, shape or model_source.usual_shape(model, network.chosen), work.seed, measurement.probe
+            wanted, family, shape or model_source.usual_shape(model, network.chosen), work.seed, measurement.probe
         ),
     }
     result = measurement(*(given[key] for key in wanted if key in given and given[key] is not None), run=run, **own)
@@ -350,6 +349,24 @@ def _model_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
         else:
             model = word
     return model, settings
+
+
+def probe_of(family: Family | None, shape: tuple[int, ...], seed: int, *, smooth: bool = False, **how: Any) -> Probe:
+    """Inputs of independent numbers; where a measurement asks for smooth ones, and content can be shifted in them, smooth.
+
+    Raises:
+        ValueError: If smooth inputs were to be fixed.
+    """
+    from biascope.results.axes import InputAxes
+    from biascope.tasks.probe import Probe
+
+    if smooth and family is not None:
+        axes = InputAxes.of(family.axes_at(Probe.gaussian(shape).few()), shape)
+        if axes.shifted:  # else the measurement says what it needs
+            if not how.pop("fresh", True):
+                raise ValueError("Smooth inputs must be fresh for each network. Leave --no-fresh out.")
+            return Probe.smooth(shape, along=axes.shifted, seed=seed, **how)
+    return Probe.gaussian(shape, seed=seed, **how)
 
 
 def basis_of(text: str, shape: tuple[int, ...], every: int, seed: int) -> Basis:

@@ -4,19 +4,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.backends import cudnn, mkldnn
 from torch.utils._pytree import tree_map
 
 from biascope.derivatives.covariance import GROUPS
 from biascope.derivatives.gradients import forward_only, plain_attention
 from biascope.derivatives.measurable import check_variation, checked_outputs
 from biascope.derivatives.one_pass import in_passes, pass_tried
+from biascope.families.acceptance import differentiated
 from biascope.families.family import Family
 from biascope.families.inputs import taken
 from biascope.families.network import Network
@@ -70,10 +73,16 @@ class Drawn:
 
         Raises:
             NotFiniteError: If an output or a derivative is not finite.
+            ValueError: If the network has no forward derivative.
         """
 
         def both(network: Network, pair: Any) -> Tensor:
-            found, tangent, *_ = torch.func.jvp(network, (pair[0],), (pair[1],))
+            with differentiated(self.name):
+                try:
+                    found, tangent, *_ = torch.func.jvp(network, (pair[0],), (pair[1],))
+                except NotImplementedError:  # fused recurrences have no forward mode
+                    with _unfused():
+                        found, tangent, *_ = torch.func.jvp(network, (pair[0],), (pair[1],))
             return torch.stack([found.reshape(len(found), -1), tangent.reshape(len(found), -1)], dim=1)
 
         found = self._finite(in_passes(both, self.at_once)(self.network, (x, directions)).double())
@@ -90,6 +99,17 @@ class Drawn:
                 "try precision='float64'."
             )
         return found
+
+
+@contextlib.contextmanager
+def _unfused() -> Iterator[None]:
+    """Without the fused layers of cuDNN and oneDNN."""
+    before = cudnn.enabled, mkldnn.enabled
+    cudnn.enabled = mkldnn.enabled = False
+    try:
+        yield
+    finally:
+        cudnn.enabled, mkldnn.enabled = before
 
 
 Statistic = Callable[[Drawn, Any], Tensor]

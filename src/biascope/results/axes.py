@@ -115,6 +115,18 @@ class InputAxes:
         return self.names.index("time") if "time" in self.names else None
 
     @property
+    def shifted(self) -> tuple[int, ...]:
+        """Along which axes content can be shifted: height and width of an image, else time; no axis of other inputs.
+
+        Example:
+            >>> [InputAxes.of(named_axes(names), shape).shifted for names, shape in (("", (3, 8, 8)), ("time,feature", (9, 2)))]
+            [(1, 2), (0,)]
+        """
+        if self.image:
+            return len(self.shape) - 2, len(self.shape) - 1
+        return () if self.time is None or "height" in self.names else (self.time,)
+
+    @property
     def numbers(self) -> str:
         """What one number of an input is called."""
         known = [NOUNS[name][0] for name in self.names if name]

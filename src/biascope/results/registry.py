@@ -342,7 +342,8 @@ def measurement(
         network: What the command line should set of a network, ``{"outputs": 2}``, unless the user does.
         checks: Looks for reasons to distrust it; :func:`biascope.kernels.selftest.derivative_checks` for one that differentiates.
         command: The command that runs it, ``"biascope merge check"``, if ``biascope measure`` cannot.
-        probe: How the command line should draw inputs, ``{"num": 64, "fresh": True}``, unless the user says.
+        probe: How the command line should draw inputs, ``{"num": 64, "fresh": True}``, unless the user says; ``{"smooth": True}``
+            for :meth:`~biascope.tasks.probe.Probe.smooth`.
     """
     return lambda function: Measurement(
         function, result, title, paper, example, network or {}, checks, command, probe or {}

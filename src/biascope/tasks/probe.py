@@ -24,6 +24,7 @@ Sampler = Callable[[torch.Generator, int], Tensor]
 
 _BLOCK = 256  # members whose fresh inputs are drawn in one go, where they are small; part of what a seed means
 _LARGEST = 2**29  # bytes of a block: it is kept until another one is drawn
+_FILTERED = 64  # inputs that are made smooth in one go
 
 
 class _LatestBlock:
@@ -50,7 +51,7 @@ class _LatestBlock:
 class Probe:
     """Inputs to measure at; any pytree of tensors whose leaves share a leading axis.
 
-    Made by :meth:`fixed`, :meth:`sampled` or :meth:`gaussian`.
+    Made by :meth:`fixed`, :meth:`sampled`, :meth:`gaussian` or :meth:`smooth`.
 
     Attributes:
         num: Inputs per member.
@@ -117,6 +118,53 @@ class Probe:
         points = sampler(generator_for(torch.device("cpu"), seed, "probe"), num)
         return Probe(num, False, f"{num} fixed {words} (seed {seed})", points)
 
+    @staticmethod
+    def smooth(
+        shape: Sequence[int], *, along: Sequence[int] | None = None, num: int = 16, std: float = 1.0, seed: int = 0
+    ) -> Probe:
+        """Fresh random fields that are smooth as photographs are: Gaussian, with amplitudes in proportion to 1/frequency.
+
+        Fields are periodic and stationary. Each number has mean 0 and standard deviation ``std``. The mean over a field has the
+        amplitude of one cycle. There is nothing at or beyond the Nyquist frequency in any direction, so a field can be shifted and
+        turned by any amount. Along all other axes, such as channels and features, numbers are independent.
+
+        Args:
+            shape: Shape of one input, for example ``(1, 32, 32)``.
+            along: Places of the axes along which it is smooth; by default the last two of three, as of an image (channel, height,
+                width), else the first, as of a sequence (time, feature).
+            num: Inputs per member.
+            std: Standard deviation of each number.
+            seed: Random seed for the inputs; independent of the seed for the weights.
+
+        Raises:
+            ValueError: If there is no such axis, or a number is out of its range.
+
+        Example:
+            >>> x = Probe.smooth((1, 32, 32), num=64).inputs(0, 1, Run(device="cpu"))[0]
+            >>> neighbours = (x[..., 1:] - x[..., :-1]).square().mean() / (2 * x.var())  # 1 for independent numbers
+            >>> x.shape, bool(neighbours < 0.25)
+            (torch.Size([64, 1, 32, 32]), True)
+        """
+        shape = tuple(shape)
+        Probe.gaussian(shape, num=num, std=std, fresh=True)  # refuses numbers out of their range
+        along = ((1, 2) if len(shape) == 3 else (0,)) if along is None else tuple(along)
+        if not along or len(set(along)) < len(along) or not set(along) <= set(range(len(shape))):
+            raise ValueError(
+                f"along must be different places of axes of {shape}, counted from 0, got {along}. Pass along=(1, 2) for images."
+            )
+        dims = tuple(place - len(shape) for place in along)
+
+        def sampler(generator: torch.Generator, count: int) -> Tensor:
+            fields = torch.randn((count, *shape), generator=generator, device=generator.device)
+            amplitudes = std * _amplitudes(shape, along).to(fields)
+            for part in fields.split(_FILTERED):  # the spectrum of all would take twice the memory
+                part.copy_(torch.fft.ifftn(torch.fft.fftn(part, dim=dims) * amplitudes, dim=dims).real)
+            return fields
+
+        words = f"smooth random inputs of shape {'×'.join(map(str, shape))}"
+        words += "" if std == 1 else f" and standard deviation {std:g}"
+        return Probe.sampled(sampler, num, seed, f"{num} fresh {words} per network")
+
     def __repr__(self) -> str:
         return f"Probe({self.description})"
 
@@ -181,3 +229,14 @@ class Probe:
             start += last - first
         whole = parts[0] if len(parts) == 1 else tree_map(lambda *leaves: torch.cat(leaves), *parts)
         return placed(whole, device, run.dtype, copy=True)
+
+
+def _amplitudes(shape: Sequence[int], along: Sequence[int]) -> Tensor:
+    """What the Fourier modes of white noise are multiplied by for a field of variance 1 with amplitudes 1/frequency."""
+    squares = torch.zeros((), dtype=torch.float64)
+    for place in along:
+        frequencies = torch.fft.fftfreq(shape[place], dtype=torch.float64)  # cycles per pixel
+        squares = squares + frequencies.square().reshape([-1 if axis == place else 1 for axis in range(len(shape))])
+    lowest = 1 / max(shape[place] for place in along)
+    found = torch.where(squares < 0.25, squares.sqrt().clamp(min=lowest).reciprocal(), 0.0)
+    return found / found.square().mean().sqrt()
