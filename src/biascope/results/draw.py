@@ -187,13 +187,14 @@ def shares(
     *,
     along: str,
     ordered: bool,
+    quantity: str = "share in %",
+    reading: str = "Each is a share of the gradient's energy, with its 95 % interval. The dotted line is an even spread.",
     dark: bool = False,
 ) -> Figure:
     """The share of each part in per cent with its 95 % interval, beside that of an isotropic network.
 
     Parts in an order are shown in it; others by size, if they are too many for all to be named.
     """
-    reading = "Each is a share of the gradient's energy, with its 95 % interval. The dotted line is an even spread."
     values = 100 * np.array([[share.value, share.low, share.high] for share in shares])
     even = 100 * np.asarray(isotropic)
     place = np.arange(len(values))
@@ -211,7 +212,7 @@ def shares(
         axes.plot(even, at, linestyle=":", color=colours.muted)
         axes.set_yticks(at, [plain(label) for label in labels])
         axes.invert_yaxis()
-        axes.set(xlabel="share in %", xlim=(0, None))
+        axes.set(xlabel=quantity, xlim=(0, None))
         return figure
     if len(labels) > _BARS:
         axes.fill_between(at, *np.clip(values[:, 1:], 0, 100).T, alpha=0.25, linewidth=0, **style)
@@ -221,7 +222,7 @@ def shares(
     axes.plot(at, even, linestyle=":", color=colours.muted)
     every = math.ceil(len(labels) / 12)
     axes.set_xticks(at[::every], labels[::every])
-    axes.set(xlabel=along, ylabel="share in %", ylim=(0, None))
+    axes.set(xlabel=along, ylabel=quantity, ylim=(0, None))
     return figure
 
 
