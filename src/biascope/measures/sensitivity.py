@@ -144,12 +144,16 @@ class Sensitivity(Result):
 
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {"changes": ("draw", "place"), "variances": ("draw",)}
 
+    @property
+    def input_axes(self) -> InputAxes:
+        """What the axes of an input are."""
+        told = self.provenance.get("family", {}).get("axes", [])
+        return InputAxes.of([Axis.from_dict(each) for each in told], tuple(self.input_shape))
+
     @functools.cached_property
     def places(self) -> Places:
         """The places of an input."""
-        told = self.provenance.get("family", {}).get("axes", [])
-        axes = InputAxes.of([Axis.from_dict(each) for each in told], tuple(self.input_shape))
-        return Places.of(axes, self.most)
+        return Places.of(self.input_axes, self.most)
 
     @property
     def free(self) -> int:
@@ -252,13 +256,21 @@ class Sensitivity(Result):
                 "places add up. It says nothing about how large a change of the output is: outputs may be scaled and shifted. "
                 "It holds for the inputs that were drawn, and real data can lie elsewhere."
             ),
-            next_steps=[
-                Step(
-                    "See which directions of the input come first.",
-                    f"biascope scan {model_word(self.subject)} --input {'x'.join(map(str, self.input_shape))}",
-                )
-            ],
+            next_steps=self._next_steps(),
         )
+
+    def _next_steps(self) -> list[Step]:
+        axes = self.input_axes
+        words = f"{model_word(self.subject)} --input {'x'.join(map(str, axes.shape))}"
+        if len(axes.shape) > 1 and all(axes.names) and not axes.image:
+            words += f" --axes {','.join(axes.names)}"
+        words += "".join(f" --hold {name}=FILE" for name in self.provenance.get("family", {}).get("held", ()))
+        words += " --weights FILE" if self.at_given_weights else ""
+        found = [Step("See to which directions of the input the output reacts.", f"biascope scan {words}")]
+        if self.unclear():
+            more = f"biascope measure sensitivity {words} --draws {4 * len(self.variances)}"
+            found.insert(0, Step("Use more draws, to narrow the intervals.", more))
+        return found
 
     @override
     def tables(self) -> dict[str, list[dict[str, Any]]]:
@@ -283,9 +295,9 @@ class Sensitivity(Result):
             reading += f" Their 95 % intervals reach about ±{100 * wide:.2g} points, each on its own."
         figure = draw.blank(3.4, reading)
         axes = draw.panel(figure, dark)
-        style = {"extent": (0.5, grid[1] + 0.5, grid[0] + 0.5, 0.5)}
-        draw.heat(axes, 100 * values[:, 0].reshape(grid), dark, bar=4, **style)
-        axes.set(xlabel="patch from left to right", ylabel="patch from top to bottom", title="")
+        edges = (0.5, grid[1] + 0.5, grid[0] + 0.5, 0.5)
+        draw.heat(axes, 100 * values[:, 0].reshape(grid), dark, bar=4, extent=edges)
+        axes.set(xlabel="patch from left to right", ylabel="patch from top to bottom")
         axes.set_title("total index in %", fontsize=10, color=draw.PALETTE[dark].ink)
         return figure
 
@@ -369,8 +381,8 @@ def sensitivity(
     """How much of the output depends on each place of the input, and how many places act together.
 
     Definition: the total Sobol index of place i is ``Sᵢ = E (f(x) − f(xⁱ))² / (2 Var f)``, where ``xⁱ`` has place i of another input
-    and is ``x`` elsewhere. For inputs with independent places, the sum of all ``Sᵢ`` is the mean dimension: the mean number of places in
-    a term of the ANOVA decomposition of ``f``, by variance. A sum over places has 1, and the parity of d places has d.
+    and is ``x`` elsewhere. For inputs with independent places, the sum of all ``Sᵢ`` is the mean dimension: the mean number of places
+    in a term of the ANOVA decomposition of ``f``, by variance. A sum over places has 1, and the parity of d places has d.
 
     A place is a token, a step, a node or a feature, with all of its numbers, or a square patch of an image.
 
