@@ -254,6 +254,7 @@ def test_fixed_places_keep_their_value():
     assert values(found)[1] == pytest.approx(1.0, abs=0.15)
     assert found.mean_dimension.contains(1.0)  # linear where the first token is fixed
     assert found.headline()["places"].value == 3
+    assert "over 3 of 4 tokens" in found.sentence()
     assert (
         "No drawn output" not in measured(lambda x: x.sum((1, 2)), (4, 2), axes="token,channel", fixed=(1,)).sentence()
     )

@@ -161,6 +161,11 @@ class Sensitivity(Result):
         return self.places.count - len(self.fixed)
 
     @property
+    def counted(self) -> str:
+        """The places that are replaced, in words."""
+        return f"{self.free} of {self.places.in_words}" if self.fixed else self.places.in_words
+
+    @property
     def mean_dimension(self) -> Estimate:
         """The sum of total indices; for independent places, it is the mean dimension, between 1 and the number of places."""
         ends = (1.0, float(self.free)) if self.independent else (0.0, math.inf)
@@ -193,7 +198,7 @@ class Sensitivity(Result):
     @override
     def headline(self) -> dict[str, Number]:
         name = "mean dimension" if self.independent else "sum of total sensitivity indices"
-        label = f"{name} over {self.places.in_words}"
+        label = f"{name} over {self.counted}"
         return {
             "mean_dimension": self.mean_dimension.named(label),
             "places": Estimate.exact(float(self.free)).named(
@@ -215,17 +220,15 @@ class Sensitivity(Result):
         return found
 
     def _size(self) -> str:
-        found, places = self.mean_dimension, self.places
+        found = self.mean_dimension
         if self.unclear():
-            return (
-                f"{self.subject} needs more draws: the sum of its sensitivities to {places.in_words} is not clear yet."
-            )
+            return f"{self.subject} needs more draws: the sum of its sensitivities to {self.counted} is not clear yet."
         digits = f"{found.value:.3g} (95 % CI {found.low:.3g} to {found.high:.3g})"
         if not self.independent:
-            return f"The sensitivities of {self.subject} to {places.in_words} sum to {digits}."
+            return f"The sensitivities of {self.subject} to {self.counted} sum to {digits}."
         return (
-            f"The output of {self.subject} has a mean dimension of {digits} over {places.in_words}, where a sum over single "
-            f"{places.axis.noun(2)} has 1 and a parity has {self.free}."
+            f"The output of {self.subject} has a mean dimension of {digits} over {self.counted}, where a sum over single "
+            f"{self.places.axis.noun(2)} has 1 and a parity has {self.free}."
         )
 
     def _means(self) -> str:
