@@ -7,6 +7,8 @@ For each of the seven networks, with N = 2000 draws (10000 for lenet, 600 for de
 
     biascope measure mean_gradient NAME --draws N --out RUNS/NAME          # N = 2000; 1000 for densenet121
 
+    biascope measure sensitivity NAME --draws N --out RUNS/NAME            # N = 400 for lenet and mlp, 16 for vit
+
     biascope scan lenet --out RUNS/scan_lenet
     biascope measure pooling_theory --out RUNS/pooling_theory
     biascope measure equivariance lenet --out RUNS/equivariance
@@ -44,6 +46,7 @@ from matplotlib.figure import Figure
 from biascope import load
 from biascope.measures.complexity import LINEAR, Complexity
 from biascope.measures.covariance import CovarianceResult
+from biascope.measures.sensitivity import Sensitivity
 from biascope.measures.tangent_kernel import pictures as kernel_pictures
 from biascope.results import draw
 from biascope.results.figures import lines_figure
@@ -115,6 +118,24 @@ def complexity_profiles(results: dict[str, Complexity]) -> Figure:
     axes.set_xticks(scales, [f"{scale:g}" for scale in scales])
     axes.minorticks_off()
     axes.set_ylim(bottom=0)
+
+
+def sensitivities(results: dict[str, Sensitivity]) -> Figure:
+    """One map per network: the total index of each patch, and its mean dimension."""
+    figure = Figure(figsize=(2.9 * len(results) + 0.4, 3.1), layout="constrained")
+    panels = figure.subplots(1, len(results))
+    maps = {
+        name: 100 * np.reshape([each.value for each in result.indices()], result.places.grid)
+        for name, result in results.items()
+    }
+    top = max(float(each.max()) for each in maps.values())
+    for axes, (name, values) in zip(panels, maps.items(), strict=True):
+        shown = draw.heat(axes, values, False, (0.0, top), extent=(0.5, 8.5, 8.5, 0.5))
+        found = results[name].mean_dimension
+        words = f"{NETWORKS[name]}: {found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
+        axes.set_title(words, fontsize=10)
+    draw.colour_bar(shown, list(panels), False)
+    figure.suptitle("Total index of each patch in %, and mean dimension", fontsize=11)
     return figure
 
 
@@ -126,6 +147,8 @@ def main(runs: Path) -> None:
     architectures({name: results["mean_gradient"] for name, results in found.items()}).savefig(
         HERE / "architectures.png", dpi=110, facecolor="white"
     )
+    measured = {name: found[name]["sensitivity"] for name in ("lenet", "mlp", "vit")}
+    sensitivities(measured).savefig(HERE / "sensitivity.png", dpi=110, facecolor="white")
     curves = {
         NETWORKS[name].replace("\n", " "): (
             result.eigenvalues,

@@ -94,6 +94,7 @@ if TYPE_CHECKING:
     from biascope.measures.sample_score import sample_score as sample_score
     from biascope.measures.scan import Scan as Scan
     from biascope.measures.scan import scan as scan
+    from biascope.measures.sensitivity import sensitivity as sensitivity
     from biascope.measures.tangent_kernel import tangent_kernel as tangent_kernel
     from biascope.measures.task_addition import task_addition as task_addition
     from biascope.measures.task_negation import task_negation as task_negation

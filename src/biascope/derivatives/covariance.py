@@ -240,7 +240,7 @@ class GradientSampler:
             several = [self._one(candidates.member(index), x) for index in range(candidates.members or 0)]
         if not any(bool((gradient != 0).any()) for gradient in several):
             raise ValueError(
-                f"{self.family.name} must depend on its input, but its output is constant there. {_why_constant(network)}"
+                f"{self.family.name} must depend on its input, but its output is constant there. {why_constant(network)}"
             )
 
     def _check_step(self, network: Network, x: Any, gradient: Tensor) -> None:
@@ -274,7 +274,8 @@ def largest_input(x: Any) -> float:
     return max((float(leaf.abs().max()) for leaf in leaves), default=0.0)
 
 
-def _why_constant(network: Network) -> str:
+def why_constant(network: Network) -> str:
+    """What to do where the output of a network does not depend on its input, as a sentence."""
     if zeros := zero_layers(network):
         return (
             f"Its weights {zeros[0]} are all 0. Read the features before its head instead (--readout features), or measure weights "

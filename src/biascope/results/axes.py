@@ -23,7 +23,9 @@ NOUNS: dict[str, tuple[str, str]] = {
     "position": ("position", "positions"),
     "coordinate": ("coordinate", "coordinates"),
 }
-_ORDERED = ("token", "time", "height", "width", "band", "position")  # neighbours along them are alike
+#: Several places along an axis taken together; no input has them as an axis.
+_TOGETHER = {"patch": ("patch", "patches"), "block": ("block", "blocks"), "group": ("group", "groups")}
+_ORDERED = ("token", "time", "height", "width", "band", "position", "block")  # neighbours along them are alike
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Axis:
     """An axis of an input.
 
     Attributes:
-        name: One of :data:`NOUNS`; empty where nobody has said.
+        name: One of :data:`NOUNS`, or ``"patch"``, ``"block"`` or ``"group"`` for places taken together; empty where nobody has said.
         labels: Names of its places, such as the columns of a table; empty if they only have numbers.
         read: The one place that the readout looks at, where there is one; counted from the end if negative.
     """
@@ -52,7 +54,7 @@ class Axis:
             >>> Axis("time").noun(5), Axis("token").noun(1), Axis("").noun(2)
             ('steps', 'token', 'places')
         """
-        return NOUNS.get(self.name, ("place", "places"))[count != 1]
+        return (NOUNS | _TOGETHER).get(self.name, ("place", "places"))[count != 1]
 
     def label(self, place: int) -> str:
         """The name of a place, or its number from 1."""

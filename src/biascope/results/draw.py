@@ -188,14 +188,17 @@ def shares(
     *,
     along: str,
     ordered: bool,
+    quantity: str = "share in %",
+    reading: str = "Each is a share of the gradient's energy, with its 95 % interval.",
+    beside: str = "an even spread",
     dark: bool = False,
 ) -> Figure:
     """The share of each part in per cent with its 95 % interval, beside that of an isotropic network.
 
     Parts in an order are shown in it; others by size, if they are too many for all to be named.
     """
-    even_as = "dotted line is" if ordered and len(labels) > _BARS else "short dark lines are"
-    reading = f"Each is a share of the gradient's energy, with its 95 % interval. The {even_as} an even spread."
+    mark = "The dotted line is" if ordered and len(labels) > _BARS else "Short dark lines are"
+    reading = f"{reading} {mark} {beside}."
     values = 100 * np.array([[share.value, share.low, share.high] for share in shares])
     even = 100 * np.asarray(isotropic)
     place = np.arange(len(values))
@@ -213,7 +216,7 @@ def shares(
         axes.plot(even, at, "|", markersize=16, markeredgewidth=2, color=colours.ink)
         axes.set_yticks(at, [plain(label) for label in labels])
         axes.invert_yaxis()
-        axes.set(xlabel="share in %", xlim=(0, None))
+        axes.set(xlabel=quantity, xlim=(0, None))
         return figure
     if len(labels) > _BARS:
         axes.fill_between(at, *np.clip(values[:, 1:], 0, 100).T, alpha=0.25, linewidth=0, **style)
@@ -226,7 +229,7 @@ def shares(
         axes.plot(at, even, "_", markersize=16, markeredgewidth=2, color=colours.ink)
     every = math.ceil(len(labels) / 12)
     axes.set_xticks(at[::every], labels[::every])
-    axes.set(xlabel=along, ylabel="share in %", ylim=(0, None))
+    axes.set(xlabel=along, ylabel=quantity, ylim=(0, None))
     return figure
 
 

@@ -57,6 +57,7 @@ class Probe:
         num: Inputs per member.
         fresh: Whether each member gets its own inputs.
         description: Description for results.
+        independent: Whether the numbers of an input are known to be drawn independently of one another.
 
     Example:
         >>> probe = Probe.gaussian((1, 4, 4), num=3, seed=0)
@@ -67,6 +68,7 @@ class Probe:
     num: int
     fresh: bool
     description: str
+    independent: bool = field(default=False, kw_only=True)
     _points: Any = field(default=None, repr=False)
     _sampler: Sampler | None = field(default=None, repr=False)
     _seed: int = 0
@@ -84,11 +86,16 @@ class Probe:
         return Probe(num, False, description or f"{num} given input{'s' if num > 1 else ''}", points)
 
     @staticmethod
-    def sampled(sampler: Sampler, num: int, seed: int = 0, description: str = "sampled inputs") -> Probe:
-        """Inputs drawn afresh for every member: ``sampler(generator, count)`` returns ``(count, …)`` on its device."""
+    def sampled(
+        sampler: Sampler, num: int, seed: int = 0, description: str = "sampled inputs", *, independent: bool = False
+    ) -> Probe:
+        """Inputs drawn afresh for every member: ``sampler(generator, count)`` returns ``(count, …)`` on its device.
+
+        Say ``independent=True`` where it draws the numbers of an input independently of one another.
+        """
         if num < 1:
             raise ValueError(f"num must be at least 1 input per member, got {num}. Pass num=1.")
-        return Probe(num, True, description, None, sampler, seed)
+        return Probe(num, True, description, None, sampler, seed, independent=independent)
 
     @staticmethod
     def gaussian(shape: Sequence[int], *, num: int = 1, std: float = 1.0, fresh: bool = False, seed: int = 0) -> Probe:
@@ -114,9 +121,9 @@ class Probe:
 
         words = f"N(0, {std:g}²) inputs of shape {'×'.join(map(str, shape))}"
         if fresh:
-            return Probe.sampled(sampler, num, seed, f"{num} fresh {words} per network")
+            return Probe.sampled(sampler, num, seed, f"{num} fresh {words} per network", independent=True)
         points = sampler(generator_for(torch.device("cpu"), seed, "probe"), num)
-        return Probe(num, False, f"{num} fixed {words} (seed {seed})", points)
+        return Probe(num, False, f"{num} fixed {words} (seed {seed})", points, independent=True)
 
     @staticmethod
     def smooth(

@@ -19,6 +19,7 @@ from biascope.derivatives.sampling import Amount, Sampling
 from biascope.families.family import Family
 from biascope.families.held import Holding
 from biascope.families.source import checkpoint_files, family_of, of_one_input, parse_input, usual_shape
+from biascope.measures.scan.card import rows_of, told
 from biascope.measures.scan.pilot import piloted
 from biascope.results import registry
 from biascope.results.axes import Axis, named_axes
@@ -253,7 +254,7 @@ def _measure(
 ) -> Iterator[Result]:
     one = pass_of(family, shape, run) if sampling.draws is None else None
     amount = sampling.amount(one, family.num_parameters, family.size, run)
-    told = amount.told(one, family.size)
+    fewer = amount.told(one, family.size)
     wanted = probes(family.size, shape, sampling, amount)
     draws = amount.draws
     if sampling.minutes is not None:
@@ -271,9 +272,9 @@ def _measure(
             seed=sampling.seed,
             run=run,
         )
-        draws, told = found.draws, found.told()
-    if told:
-        warnings.warn(told, stacklevel=2)
+        draws, fewer = found.draws, found.told()
+    if fewer:
+        warnings.warn(fewer, stacklevel=2)
     common = {"readout": sampling.readout, "seed": sampling.seed, "run": run}
     for name, probe in wanted.items():
         own: dict[str, Any] = {"draws": draws if name == "mean_gradient" else amount.draws}
@@ -282,6 +283,25 @@ def _measure(
         if asked and sampling.estimator is not None:
             own |= {"step": sampling.step, "estimator": sampling.estimator}
         result = registry.find(name)(family, probe, **common, **own)
-        yield result.warned(told) if told else result
+        yield result.warned(fewer) if fewer else result
+    yield from _card(family, shape, sampling, run)
     if data is not None:
         yield registry.find("tangent_kernel")(family, data, readout=sampling.readout, seed=sampling.seed, run=run)
+
+
+def _card(family: Family, shape: tuple[int, ...], sampling: Sampling, run: Run) -> Iterator[Result]:
+    """The other rows of the card; what a network does not let be measured is a warning and not the end of the scan."""
+    left_out = []
+    for row in rows_of(family, shape, pass_of(family, shape, run), sampling.draws, sampling.seed, run):
+        if not row.draws:
+            left_out.append(row.name)
+            continue
+        read = {"readout": sampling.readout} if "readout" in registry.find(row.name).settings else {}
+        try:
+            yield registry.find(row.name)(
+                family, row.probe, draws=row.draws, seed=sampling.seed, run=run, **read, **row.settings
+            )
+        except ValueError as error:
+            warnings.warn(f"The card has no row {row.name}: {error}", stacklevel=2)
+    if left_out:
+        warnings.warn(told(left_out), stacklevel=2)
