@@ -44,6 +44,7 @@ from biascope.derivatives.gradients import mixed_jvp, plain_attention
 from biascope.families.family import Family
 from biascope.measures.directional_bias import RECIPE, Problem, directional_bias
 from biascope.networks import builder
+from biascope.papers.nads2020.networks import TITLES as PAPER_TITLES
 from biascope.results.estimate import Estimate, bootstrapped, spearman
 from biascope.runs.run import Run
 from biascope.tasks import bases
@@ -427,15 +428,7 @@ def draw(document: dict[str, Any], path: Path) -> None:
 
 
 REFERENCE = Path(__file__).parents[1] / "src/biascope/measures/mean_gradient/reference.json"
-TITLES = {
-    "logistic_regression": "logistic regression",
-    "mlp": "MLP",
-    "lenet": "LeNet",
-    "vgg11": "VGG11",
-    "resnet18": "ResNet-18",
-    "densenet121": "DenseNet-121",
-    "vit": "ViT",
-}
+TITLES = {**PAPER_TITLES, "vit": "ViT"}
 
 
 def write_reference(rows: list[dict[str, Any]]) -> None:

@@ -48,19 +48,12 @@ from biascope.measures.complexity import LINEAR, Complexity
 from biascope.measures.covariance import CovarianceResult
 from biascope.measures.sensitivity import Sensitivity
 from biascope.measures.tangent_kernel import pictures as kernel_pictures
+from biascope.papers.nads2020.networks import TITLES
 from biascope.results import draw
 from biascope.results.figures import lines_figure
 from biascope.results.registry import saved_results
 
-NETWORKS = {
-    "logistic_regression": "logistic\nregression",
-    "mlp": "MLP",
-    "lenet": "LeNet",
-    "vgg11": "VGG11",
-    "resnet18": "ResNet-18",
-    "densenet121": "DenseNet-121",
-    "vit": "ViT",
-}
+NETWORKS = {**TITLES, "logistic_regression": "logistic\nregression", "vit": "ViT"}
 HERE = Path(__file__).parent / "images"
 
 

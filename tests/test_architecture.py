@@ -124,6 +124,16 @@ def test_files_are_well_named(name: str) -> None:
     assert not set(name.split(".")) & FORBIDDEN
 
 
+def test_a_class_has_a_name_of_its_own() -> None:
+    classes = [
+        node.name
+        for path in FILES.values()
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    assert not {name for name in classes if classes.count(name) > 1}
+
+
 def test_one_screen_of_public_names_that_all_exist() -> None:
     assert len(biascope.__all__) <= 41  # beside them, every measurement
     assert all(getattr(biascope, name) is not None for name in biascope.__all__)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from networks_under_test import relu_convnet, smooth_mlp
+from networks_under_test import BackwardOverTheBatch, relu_convnet, smooth_mlp
 from torch import Tensor, nn
 
 import biascope
@@ -34,18 +34,6 @@ def inputs(*shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
-class Backward(torch.autograd.Function):
-    """The identity, whose backward pass divides by the number of samples in the batch."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
-        return gradient / len(gradient)
-
-
 class DividesByTheBatch(nn.Linear):
     """Outputs of a sample depend on it alone; gradients do not."""
 
@@ -53,7 +41,7 @@ class DividesByTheBatch(nn.Linear):
         super().__init__(6, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(Backward.apply(x.tanh()))  # type: ignore[no-untyped-call]
+        return super().forward(BackwardOverTheBatch.apply(x.tanh()))  # type: ignore[no-untyped-call]
 
 
 class SubtractsTheMean(nn.Linear):

@@ -34,11 +34,11 @@ def test_claims_about_trained_networks_ask_whether_they_trained() -> None:
 
 
 @pytest.fixture(scope="module")
-def found() -> energy.Study:
+def found() -> energy.DictionaryStudy:
     return energy.studied((energy.RELU, "SIREN-20"), energy.FACES.row("smoke"), Run(device="cpu", progress=False))
 
 
-def test_training_removes_error_and_no_iteration_removes_none(found: energy.Study) -> None:
+def test_training_removes_error_and_no_iteration_removes_none(found: energy.DictionaryStudy) -> None:
     assert found.removed("SIREN-20", 0).value == 0
     assert found.removed("SIREN-20", 10).value > found.removed("SIREN-20", 3).value > 0
     for step in (3, 10):

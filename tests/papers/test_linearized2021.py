@@ -199,7 +199,7 @@ def test_figure_412_asks_whether_the_linear_models_of_its_claims_trained() -> No
 
 def test_blocks_of_test_samples_make_up_the_test_samples() -> None:
     samples = blobs()
-    course = training_sizes.Sizes(samples, {}, shared.RECIPE)
+    course = training_sizes.TrainingSizes(samples, {}, shared.RECIPE)
     task = course.task("size 16", [0], 0, Run(device="cpu"))
     assert task.sizes["train"] == 16
     assert sum(task.sizes[block] for block in course.blocks) == task.sizes["test"] == 32
@@ -213,7 +213,7 @@ def test_figure_46_trains_linearisations_by_kernel_as_by_weights(tmp_path: Path,
     y = torch.randint(2, (112,), generator=generator)
     samples = Arrays({"train": (x[:64], y[:64]), "test": (x[64:], y[64:])}, name="noise")
     run = Run(device="cpu", precision="float64", folder=tmp_path / "figure", progress=False)
-    course = training_sizes.Sizes(samples, {}, dataclasses.replace(shared.RECIPE, **length, batch=8))
+    course = training_sizes.TrainingSizes(samples, {}, dataclasses.replace(shared.RECIPE, **length, batch=8))
     family = shared.any_start("mlp", samples.shape)
     by_weights = training_sizes._by_weights(shared.linearised(family), course, (16, 64), 2, run)
     by_kernel = training_sizes._by_kernel("mlp", family, course, (16, 64), 2, run)

@@ -13,7 +13,7 @@ from biascope.families.family import Family
 from biascope.networks import builder
 from biascope.papers.patterns2021 import digits as digits2021
 from biascope.papers.patterns2021 import filters as filters2021
-from biascope.papers.patterns2021.digits import Learned, OwnSamples, learned
+from biascope.papers.patterns2021.digits import DigitRuns, OwnSamples, learned
 from biascope.results.estimate import Number
 from biascope.results.finding import Finding, Tell
 from biascope.runs.randomness import seed_of
@@ -40,18 +40,18 @@ def strokes() -> Arrays:
 
 
 @pytest.fixture(scope="module")
-def trained(strokes: Arrays) -> dict[int, Learned]:
+def trained(strokes: Arrays) -> dict[int, DigitRuns]:
     return {size: learned(strokes, size, 4, test=80, rate=3e-3, run=CPU) for size in (6, 20)}
 
 
-def made(energies: list[list[float]], seen: list[int], responses: list[float]) -> Learned:
+def made(energies: list[list[float]], seen: list[int], responses: list[float]) -> DigitRuns:
     """One run whose filters are known."""
     one = np.zeros(1)
     arrays = np.array([energies]), np.array([responses]), np.array([seen])
-    return Learned(one, one, np.zeros((1, 2)), one, *arrays, one)
+    return DigitRuns(one, one, np.zeros((1, 2)), one, *arrays, one)
 
 
-def numbers_of(networks: dict[int, Learned]) -> dict[str, Number]:
+def numbers_of(networks: dict[int, DigitRuns]) -> dict[str, Number]:
     """What is told of their filters."""
     tell = Tell()
     filters2021.tell_filters(networks, tell)
@@ -70,7 +70,7 @@ def test_members_train_on_samples_of_their_own() -> None:
     assert (task.members, task.sizes, task.shape) == (2, {"train": 3}, (3, 2, 2))
 
 
-def test_networks_fit_their_images_and_generalise_the_better_the_more_they_have(trained: dict[int, Learned]) -> None:
+def test_networks_fit_their_images_and_generalise_the_better_the_more_they_have(trained: dict[int, DigitRuns]) -> None:
     for found in trained.values():
         assert found.train.tolist() == [100.0] * 4
         assert (found.epochs < digits2021.EPOCHS).all()
@@ -78,7 +78,7 @@ def test_networks_fit_their_images_and_generalise_the_better_the_more_they_have(
     assert trained[20].test.mean() > max(90, trained[6].test.mean())
 
 
-def test_what_is_added_learns_blue_and_what_is_subtracted_red(trained: dict[int, Learned]) -> None:
+def test_what_is_added_learns_blue_and_what_is_subtracted_red(trained: dict[int, DigitRuns]) -> None:
     found = trained[20]
     added, subtracted = np.split(found.colours, 2, axis=1)
     assert not (added == RED).any()
@@ -109,7 +109,7 @@ def test_networks_are_counted_whose_every_filter_has_one_colour() -> None:
     energies = np.array([[[9.0, 1.0, 0.0], [0.0, 1.0, 9.0]], [[4.0, 3.0, 3.0], [0.0, 0.0, 9.0]]])
     seen = np.array([[0, 2], [0, 1]])
     rest = {name: np.zeros(2) for name in ("test", "train", "lean", "epochs")}
-    found = Learned(**rest, wrong=np.zeros((2, 2)), energies=energies, responses=np.ones((2, 2)), seen=seen)
+    found = DigitRuns(**rest, wrong=np.zeros((2, 2)), energies=energies, responses=np.ones((2, 2)), seen=seen)
     numbers = numbers_of({6: found})
     assert numbers["m_6_share_of_networks_whose_filters_all_have_a_colour"].value == 0.5
     assert numbers["m_6_share_of_networks_whose_filters_all_detect_their_colour"].value == 0.5
@@ -187,7 +187,7 @@ def test_swatches_are_sorted_by_colour_and_brightness_on_one_scale() -> None:
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_filters_are_drawn_as_plain_squares(trained: dict[int, Learned], dark: bool) -> None:
+def test_filters_are_drawn_as_plain_squares(trained: dict[int, DigitRuns], dark: bool) -> None:
     tell = Tell()
     filters2021.tell_filters(trained, tell)
     finding = Finding(tell.numbers, tell.arrays, {})

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
+from fake_papers import record_in, registered, rewrite
 from typer.testing import CliRunner
 
 from biascope import papers
@@ -138,40 +139,13 @@ reason = "The paper does not say it."
 
 @pytest.fixture
 def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The only registered paper, in an empty folder and with no committed results."""
-    folder = tmp_path / "register"
-    folder.mkdir()
-    (folder / "fake2024.py").write_text(PAPER)
-    (folder / "claims.toml").write_text(SHEET)
-    (folder / "support.py").write_text("raise RuntimeError('a file without a year is not a paper')")
-    monkeypatch.setattr(papers, "__path__", [str(folder)])
-    monkeypatch.setattr(verdicts, "RESULTS", tmp_path / "committed")
-    monkeypatch.chdir(tmp_path)
-    yield importlib.import_module("biascope.papers.fake2024")
-    del sys.modules["biascope.papers.fake2024"], papers.fake2024
-
-
-@pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A source checkout with documentation; its results are those of the fixture above."""
-    (tmp_path / "checkout" / "docs").mkdir(parents=True)
-    monkeypatch.setattr(merging, "checkout", lambda: tmp_path / "checkout")
-    return tmp_path / "checkout"
+    """The only registered paper."""
+    with registered("fake2024", PAPER, SHEET, tmp_path, monkeypatch) as module:
+        yield module
 
 
 def run_figure(number: str = "2", effort: str = "laptop", folder: str = "runs") -> reproduction.Reproduction:
     return reproduction.reproduce("fake2024", number, effort=effort, run=Run(folder=Path(folder), device="cpu"))
-
-
-def record_in(folder: Path | str) -> dict[str, Any]:
-    """The record of a finding on disk."""
-    record: dict[str, Any] = store.read(Path(folder), DOCUMENT)["record"]
-    return record
-
-
-def rewrite(done: reproduction.Reproduction, **changes: Any) -> None:
-    """Change the record of a finding on disk, as if it had been written so."""
-    store.write(done.folder, {"record": record_in(done.folder) | changes}, done.finding.arrays, name=DOCUMENT)
 
 
 def rewrite_claim(done: reproduction.Reproduction, place: int, **changes: Any) -> None:

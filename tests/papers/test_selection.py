@@ -1,22 +1,20 @@
 """A figure run for some of its networks, and added to the committed numbers of the others: on a paper that exists only here."""
 
 import dataclasses
-import importlib
-import sys
 import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from fake_papers import registered, rewrite
 from PIL import Image
 
 from biascope import papers
 from biascope.papers import merging, selection, verdicts
 from biascope.papers import reproduce as reproduction
-from biascope.results import store
 from biascope.results.estimate import Estimate
-from biascope.results.record import DOCUMENT, Record
+from biascope.results.record import Record
 from biascope.runs.run import Run
 
 PAPER = '''
@@ -84,34 +82,13 @@ ours = { about = 50, within = 5 }
 
 @pytest.fixture
 def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The only registered paper, in an empty folder and with no committed results."""
-    folder = tmp_path / "register"
-    folder.mkdir()
-    (folder / "fake2023.py").write_text(PAPER)
-    (folder / "claims.toml").write_text(SHEET)
-    monkeypatch.setattr(papers, "__path__", [str(folder)])
-    monkeypatch.setattr(verdicts, "RESULTS", tmp_path / "committed")
-    monkeypatch.chdir(tmp_path)
-    yield importlib.import_module("biascope.papers.fake2023")
-    del sys.modules["biascope.papers.fake2023"], papers.fake2023
-
-
-@pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A source checkout with documentation; its results are those of the fixture above."""
-    (tmp_path / "checkout" / "docs").mkdir(parents=True)
-    monkeypatch.setattr(merging, "checkout", lambda: tmp_path / "checkout")
-    return tmp_path / "checkout"
+    """The only registered paper."""
+    with registered("fake2023", PAPER, SHEET, tmp_path, monkeypatch) as module:
+        yield module
 
 
 def outcomes(source: str) -> list[str]:
     return [each.outcome for each in merging.merge(source)]
-
-
-def rewrite(done: reproduction.Reproduction, **changes: object) -> None:
-    """Change the record of a finding on disk, as if it had been written so."""
-    record = store.read(done.folder, DOCUMENT)["record"] | changes
-    store.write(done.folder, {"record": record}, done.finding.arrays, name=DOCUMENT)
 
 
 def dated(done: reproduction.Reproduction, date: str) -> None:

@@ -196,6 +196,9 @@ def test_results_written_before_digests_still_load(result: Anisotropy, tmp_path:
     assert np.array_equal(load(folder).eigenvalues, result.eigenvalues)  # type: ignore[attr-defined]
     load(folder).save(folder)
     assert not (folder / "arrays.npz").exists()
+    (folder / "result.json").write_text(json.dumps({**old, "measurement": "match"}))
+    with pytest.raises(ValueError, match="no measurement 'match'"):
+        load(folder)
 
 
 def test_numbers_that_json_does_not_know_come_back(tmp_path: Path) -> None:

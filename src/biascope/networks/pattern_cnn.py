@@ -19,7 +19,7 @@ class Strongest(nn.Module):
         return x.flatten(2).max(-1).values
 
 
-class Difference(nn.Module):
+class HalvesDifference(nn.Module):
     """The sum of the first half of a group of channels less that of the other half: a head that is not trained.
 
     Args:
@@ -89,6 +89,6 @@ def pattern_cnn(
     conv = nn.Conv2d(channels, outputs * 2 * k, tile, stride=tile, bias=False)
     nn.init.normal_(conv.weight, std=scale)
     layers: OrderedDict[str, nn.Module] = OrderedDict(
-        conv=conv, activation=nn.ReLU(), strongest=Strongest(), head=Difference(k)
+        conv=conv, activation=nn.ReLU(), strongest=Strongest(), head=HalvesDifference(k)
     )
     return nn.Sequential(layers)

@@ -17,7 +17,7 @@ from biascope.results.story import Directions
 
 
 @dataclass(frozen=True, eq=False)
-class Stepper:
+class Gallery:
     """Directions and the part of them that the page holds.
 
     Attributes:
@@ -117,7 +117,7 @@ class Stepper:
         }
 
 
-def filled(steppers: Sequence[Stepper], room: int) -> list[Stepper]:
+def filled(steppers: Sequence[Gallery], room: int) -> list[Gallery]:
     """The same, each with as many directions as its share of the room holds, as 8-bit numbers with a scale each."""
     found = list(steppers)
     smallest_first = sorted(range(len(found)), key=lambda place: found[place].directions.vectors.nbytes)

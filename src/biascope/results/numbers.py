@@ -62,7 +62,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Table:
+class ShownTable:
     """A table of a result as its section shows it.
 
     Attributes:
@@ -85,7 +85,7 @@ class Table:
         return self.key.replace("_", " ").capitalize()
 
 
-def tables_of(identity: str, result: Result, story: Story) -> tuple[Table, ...]:
+def tables_of(identity: str, result: Result, story: Story) -> tuple[ShownTable, ...]:
     """The tables that a result wants shown."""
     every, tables = result.tables() if story.shown_tables else {}, []
     for key, columns in story.shown_tables.items():
@@ -93,7 +93,7 @@ def tables_of(identity: str, result: Result, story: Story) -> tuple[Table, ...]:
         # A column in which nothing is known says nothing.
         there = {name: words for name, words in columns.items() if any(row.get(name) is not None for row in rows)}
         cells = tuple(_cells(row, there) for row in rows[:MOST_ROWS])
-        tables.append(Table(f"{identity}-{key}", key, tuple(there.values()), cells, max(0, len(rows) - MOST_ROWS)))
+        tables.append(ShownTable(f"{identity}-{key}", key, tuple(there.values()), cells, max(0, len(rows) - MOST_ROWS)))
     return tuple(item for item in tables if item.rows)
 
 

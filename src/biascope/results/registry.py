@@ -409,8 +409,8 @@ def load(folder: Path | str) -> Result:
     name, kind = str(document.get("measurement")), _kind_of(str(document.get("class", "")))
     if kind is None and name not in names():
         raise ValueError(
-            f"{folder} must hold a result that this version can read, but an earlier version saved it as {name!r}. "
-            "Run the command again."
+            f"{folder} must hold a result that this version can read, but this version has no measurement {name!r}. "
+            "Open it with the version that wrote it."
         )
     try:
         result: Result = (kind or find(name).result).load(folder)

@@ -14,7 +14,7 @@ from typing import Any
 
 from biascope.results import document
 from biascope.results.comparison import Comparison, comparison_of
-from biascope.results.directions import Stepper, filled
+from biascope.results.directions import Gallery, filled
 from biascope.results.page import citation, download, rendered
 from biascope.results.planes import live_view
 from biascope.results.provenance import common_and_own, repeats
@@ -220,7 +220,7 @@ def _undrawable(result: Result) -> str:
     try:
         live_view("plane", result)
         if (directions := result.story().directions) is not None:
-            _ = Stepper("", directions).data
+            _ = Gallery("", directions).data
         result.plots(False)
     except Exception as error:
         return f"{type(error).__name__}: {error}"

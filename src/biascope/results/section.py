@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from biascope.results import embedding
-from biascope.results.directions import Stepper
+from biascope.results.directions import Gallery
 from biascope.results.embedding import Picture
-from biascope.results.numbers import NumberRow, Table, tables_of
+from biascope.results.numbers import NumberRow, ShownTable, tables_of
 from biascope.results.planes import View, live_view
 from biascope.results.registry import title_of
 from biascope.results.result import Result
@@ -64,10 +64,10 @@ class Section:
     story: Story
     why_detail: str
     numbers: tuple[NumberRow, ...]
-    tables: tuple[Table, ...]
+    tables: tuple[ShownTable, ...]
     pictures: tuple[Picture, ...]
     plane: View | None
-    gallery: Stepper | None
+    gallery: Gallery | None
     shown: bool
     place: str
     left_out: bool
@@ -175,7 +175,7 @@ def _section(
         tables=tables_of(identity, result, story),
         pictures=pictures,
         plane=view,
-        gallery=None if story.directions is None or not shown else Stepper(f"gallery-{steppers}", story.directions),
+        gallery=None if story.directions is None or not shown else Gallery(f"gallery-{steppers}", story.directions),
         shown=shown,
         place=place or "",
         left_out=not fits and shown,

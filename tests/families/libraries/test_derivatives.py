@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from networks_under_test import BackwardOverTheBatch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
@@ -136,18 +137,6 @@ def test_attention_without_derivatives_is_computed_step_by_step() -> None:
     assert module.model.config._attn_implementation == "flex_attention"
 
 
-class DividesByTheBatch(torch.autograd.Function):
-    """The identity, with a backward pass that depends on the batch."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
-        return gradient / len(gradient)
-
-
 def test_attention_whose_gradients_depend_on_the_batch_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     module = Reader("bert", "sdpa")
@@ -158,7 +147,7 @@ def test_attention_whose_gradients_depend_on_the_batch_is_replaced(monkeypatch: 
     plain = interface._global_mapping["sdpa"]
 
     def wrong(layer: Any, query: Tensor, key: Tensor, value: Tensor, *given: Any, **settings: Any) -> Any:
-        value = DividesByTheBatch.apply(value)  # type: ignore[no-untyped-call]
+        value = BackwardOverTheBatch.apply(value)  # type: ignore[no-untyped-call]
         return plain(layer, query, key, value, *given, **settings)
 
     monkeypatch.setitem(interface._global_mapping, "sdpa", wrong)

@@ -26,7 +26,7 @@ _NORMAL = 1.96  # standard errors that Student's interval spans at least
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison:
+class ComparedResults:
     """Results of one measurement that may be compared: same estimator, same input size.
 
     Attributes:
@@ -270,7 +270,7 @@ def noise_floor(leading: int, size: int, exceeded: float = 0.001) -> float:
     return float(betainccinv(mean * total, (1 - mean) * total, exceeded))
 
 
-def side_by_side(results: Sequence[CovarianceResult], leading: int = 10) -> Comparison:
+def side_by_side(results: Sequence[CovarianceResult], leading: int = 10) -> ComparedResults:
     """Compare results of one measurement.
 
     Raises:
@@ -303,10 +303,12 @@ def side_by_side(results: Sequence[CovarianceResult], leading: int = 10) -> Comp
     np.fill_diagonal(overlap, [half.get(count, math.nan) for half in halves])
     size = results[0].size
     floor = noise_floor(count, size)
-    return Comparison(results[0].measurement, estimators.pop(), tuple(results), count, overlap, count / size, floor)
+    return ComparedResults(
+        results[0].measurement, estimators.pop(), tuple(results), count, overlap, count / size, floor
+    )
 
 
-def compared(results: Sequence[Result], leading: int = 10) -> list[Comparison]:
+def compared(results: Sequence[Result], leading: int = 10) -> list[ComparedResults]:
     """Group results by measurement and compare each group of two or more.
 
     Raises:

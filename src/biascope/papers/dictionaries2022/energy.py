@@ -108,7 +108,7 @@ def dictionary_of(family: Family, plan: Mapping[str, Any], run: Run) -> Dictiona
 def reconstructions(family: Family, plan: Mapping[str, Any], run: Run, *, long: bool = False) -> dict[int, np.ndarray]:
     """Train on half of the pixels of every image, from every draw: PSNR by iteration, as :func:`psnr_along` has it."""
     at = tuple(step for step in LATER if step <= plan["longest"]) if long else FIRST
-    draws = 1 if family.law == "point" else plan["few_starts" if long else "starts"]
+    draws = 1 if family.size == 1 else plan["few_starts" if long else "starts"]
     images = signals(plan, run)[: plan["few"] if long else None]
     return psnr_along(family, images, at, draws, run, seed=plan["seed"])
 
@@ -159,7 +159,7 @@ _SCORES = {"concentration": "concentration", "predicted PSNR": "predicted"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Study:
+class DictionaryStudy:
     """Dictionaries and trainings of several networks.
 
     Attributes:
@@ -257,7 +257,7 @@ def resampled_draws_and_images(
     return Estimate(value) if agree(drawn) else Estimate.from_draws(value, drawn)
 
 
-def studied(names: Sequence[str], plan: Row, run: Run, *, long: bool = False) -> Study:
+def studied(names: Sequence[str], plan: Row, run: Run, *, long: bool = False) -> DictionaryStudy:
     """Measure and train; networks whose weights are missing are left out."""
     found = {name: family_of(name, plan, run) for name in names}
     families = {name: family for name, family in found.items() if family is not None}
@@ -266,7 +266,7 @@ def studied(names: Sequence[str], plan: Row, run: Run, *, long: bool = False) ->
     if long:
         for name, family in families.items():
             psnr[name] = {**reconstructions(family, plan, run, long=True), **psnr[name]}
-    return Study(dictionaries, psnr)
+    return DictionaryStudy(dictionaries, psnr)
 
 
 def _lead(first: np.ndarray, *others: np.ndarray) -> Estimate:

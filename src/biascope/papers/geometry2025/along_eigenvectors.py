@@ -59,7 +59,7 @@ from biascope.tasks.task import Arrays, Task
 
 
 @dataclass(frozen=True)
-class Directions:
+class Eigenvectors:
     """Which eigenvectors, by falling eigenvalue; recorded in words.
 
     Attributes:
@@ -67,7 +67,7 @@ class Directions:
             ResNet-18 are nearly single pixels at the border.
 
     Example:
-        >>> str(Directions(3)), Directions(3).places(1024), Directions().places(1024)
+        >>> str(Eigenvectors(3)), Eigenvectors(3).places(1024), Eigenvectors().places(1024)
         ('3, denser at the beginning', [0, 31, 1023], [0, 768])
     """
 
@@ -179,7 +179,7 @@ def best_possible(images: Arrays, vectors: Tensor, labelling: str) -> np.ndarray
 
 
 def _tell_images(
-    name: str, plan: Row, directions: Directions, run: Run, tell: Tell, part: str = "", **network: Any
+    name: str, plan: Row, directions: Eigenvectors, run: Run, tell: Tell, part: str = "", **network: Any
 ) -> None:
     """Tell how a network learns images labelled along eigenvectors of its G S G."""
     sizes = (plan["training samples"], plan["test samples"])
@@ -228,12 +228,12 @@ def _tell_images(
         "GELU",
         SPREAD,
         plain=True,
-        smoke={"lenet": (1, 1, THREE[:2], 8, Directions(2))},
-        laptop={"lenet": (30, 3, THREE[:2], 10_000, Directions(2))},
+        smoke={"lenet": (1, 1, THREE[:2], 8, Eigenvectors(2))},
+        laptop={"lenet": (30, 3, THREE[:2], 10_000, Eigenvectors(2))},
         paper={
-            "lenet": (50, 4, THREE, 10_000, Directions(8)),
-            "resnet18": (30, 2, THREE, 4000, Directions(2)),
-            "vit": (30, 2, THREE, 4000, Directions(2)),
+            "lenet": (50, 4, THREE, 10_000, Eigenvectors(8)),
+            "resnet18": (30, 2, THREE, 4000, Eigenvectors(2)),
+            "vit": (30, 2, THREE, 4000, Eigenvectors(2)),
         },
         published=by_setting(
             _COLUMNS,
@@ -318,14 +318,14 @@ _planned = functools.partial(planned, activation="GELU", spread=SPREAD, small=_S
     title="Test accuracy on isotropic data labelled along eigenvectors of G",
     plan=_planned(
         _GAUSSIAN,
-        smoke={"lenet": (1, 1, THREE, 8, Directions(), 2.2)},
-        laptop={"mlp": (30, 3, THREE, 2000, Directions(6), 5.0)},
+        smoke={"lenet": (1, 1, THREE, 8, Eigenvectors(), 2.2)},
+        laptop={"mlp": (30, 3, THREE, 2000, Eigenvectors(6), 5.0)},
         paper={
-            "mlp": (30, 3, THREE, 10_000, Directions(8), 5.0),
-            "lenet": (50, 3, THREE, 10_000, Directions(10), 2.2),
+            "mlp": (30, 3, THREE, 10_000, Eigenvectors(8), 5.0),
+            "lenet": (50, 3, THREE, 10_000, Eigenvectors(10), 2.2),
             # ResNet-18's linear labels are those of figure 14 at a rate of 0.1.
-            "resnet18": (30, 3, THREE[:2], 4000, Directions(), 5.0),
-            "vit": (30, 3, THREE, 4000, Directions(), 2.2),
+            "resnet18": (30, 3, THREE[:2], 4000, Eigenvectors(), 5.0),
+            "vit": (30, 3, THREE, 4000, Eigenvectors(), 2.2),
         },
         published=by_setting(
             _GAUSSIAN,
@@ -382,7 +382,7 @@ LARGE = _planned(
         **FEW_PARAMETERS,
         "label noise": LABEL_NOISE,
     },
-    ours={**_OURS, "directions on images": Directions(2), "directions on isotropic data": Directions(2)},
+    ours={**_OURS, "directions on images": Eigenvectors(2), "directions on isotropic data": Eigenvectors(2)},
 )
 
 
@@ -409,9 +409,9 @@ def figure_11(plan: Row, run: Run, tell: Tell) -> None:
 _RATES = {"rate": (1.0, 0.1, 0.01, 0.001)}
 AT_RATES = _planned(
     _GAUSSIAN,
-    smoke={"lenet": (1, 1, ("linear",), 8, Directions(), 2.2)},
-    laptop={"lenet": (30, 3, ("linear",), 4000, Directions(), 2.2)},
-    paper={"resnet18": (30, 3, ("linear",), 4000, Directions(), 5.0)},
+    smoke={"lenet": (1, 1, ("linear",), 8, Eigenvectors(), 2.2)},
+    laptop={"lenet": (30, 3, ("linear",), 4000, Eigenvectors(), 2.2)},
+    paper={"resnet18": (30, 3, ("linear",), 4000, Eigenvectors(), 5.0)},
     published=by_setting(_GAUSSIAN, {"resnet18": (30, 5, THREE, 100_000, "every 10th", 5.0)}),
     both=_TASK | _RATES,
     ours=_OURS | _RATES,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from biascope.measures.geometry_motion import GeometryMotion, geometry_motion
 from biascope.papers.geometry2025.shared import (
     SPREAD,
     TITLES,
+    Lines,
     by_setting,
     cifar_2,
     error_of_a_difference,
@@ -43,8 +44,6 @@ from biascope.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-Table = Mapping[str, Sequence[Any]]  # a line for each network
 
 LOSSES = {"cross-entropy": None, "squared loss": "squared"}
 EARLY = 10  # epochs
@@ -228,7 +227,7 @@ def _velocity(epochs: int) -> str:
     return "between consecutive epochs" if epochs == 1 else f"over about {epochs} epochs"
 
 
-def _on_gaussian_data(names: Sequence[str], columns: Sequence[str], published: dict[str, Any], **rows: Table) -> Plan:
+def _on_gaussian_data(names: Sequence[str], columns: Sequence[str], published: dict[str, Any], **rows: Lines) -> Plan:
     """The plan of a figure of random labels on Gaussian data: the authors' networks, and what not all of these figures share."""
     settings = {
         "runs": dict.fromkeys(names, 25),
@@ -345,7 +344,7 @@ def figure_3(plan: Row, run: Run, tell: Tell) -> None:
 def _by_size(batches: Callable[[list[int]], list[int]]) -> Plan:
     """The plan of figure 12 or 13. Those of 10,000 samples are the trainings of figure 3, LeNet's with fewer runs."""
 
-    def row(sizes: list[int], **networks: Sequence[int]) -> Table:
+    def row(sizes: list[int], **networks: Sequence[int]) -> Lines:
         return {name: (sizes, batches(sizes), *line) for name, line in networks.items()}
 
     published = [10_000, 20_000, 40_000, 60_000, 80_000, 100_000]

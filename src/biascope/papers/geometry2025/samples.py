@@ -22,6 +22,7 @@ from biascope.papers.geometry2025.shared import (
     PUBLISHED_LOOP,
     SPREAD,
     TITLES,
+    Lines,
     by_setting,
     cifar_2,
     error_of_test_samples,
@@ -72,11 +73,11 @@ def _drawn_6(finding: Finding, dark: bool) -> Figure:
 
 
 @dataclass(frozen=True)
-class Shares:
+class RemovedShares:
     """Shares of all directions, which are removed; recorded in words.
 
     Example:
-        >>> str(Shares((0.0, 0.95)))
+        >>> str(RemovedShares((0.0, 0.95)))
         'shares 0, 0.95'
     """
 
@@ -97,12 +98,12 @@ _FEATURES = ("images of each class", "directions removed", "runs", "epochs")
         "GELU",
         SPREAD,
         plain=True,
-        smoke={"lenet": (32, Shares((0.0, 0.5)), 2, 1, 64, 48)},
-        laptop={"lenet": (2000, Shares((0.0, 0.5, 0.9)), 3, 20, 4 * 3072, 2000)},
+        smoke={"lenet": (32, RemovedShares((0.0, 0.5)), 2, 1, 64, 48)},
+        laptop={"lenet": (2000, RemovedShares((0.0, 0.5, 0.9)), 3, 20, 4 * 3072, 2000)},
         paper={
-            "lenet": (5000, Shares((0.0, 0.4, 0.8, 0.9, 0.95)), 5, 50, 4 * 3072, 10_000),
-            "resnet18": (5000, Shares((0.0, 0.5, 0.9)), 3, 20, 4 * 3072, 10_000),
-            "vit": (5000, Shares((0.0, 0.5, 0.9)), 3, 20, 4 * 3072, 10_000),
+            "lenet": (5000, RemovedShares((0.0, 0.4, 0.8, 0.9, 0.95)), 5, 50, 4 * 3072, 10_000),
+            "resnet18": (5000, RemovedShares((0.0, 0.5, 0.9)), 3, 20, 4 * 3072, 10_000),
+            "vit": (5000, RemovedShares((0.0, 0.5, 0.9)), 3, 20, 4 * 3072, 10_000),
         },
         published=by_setting(
             _FEATURES,
@@ -415,11 +416,10 @@ def _tell_images(tell: Tell, plan: Row, images: Arrays) -> None:
 
 
 _PRUNED = ("percent removed", "runs", "epochs", "draws of G")
-Table = Mapping[str, Sequence[Any]]  # a line for each network
 
 
 def _table_plan(
-    columns: Sequence[int], *, smoke: Table, laptop: Table, paper: Table, removed: str = "lowest scores of each class"
+    columns: Sequence[int], *, smoke: Lines, laptop: Lines, paper: Lines, removed: str = "lowest scores of each class"
 ) -> Plan:
     """The plan of a table that removes so much, in percent."""
     return planned(

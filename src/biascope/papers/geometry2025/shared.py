@@ -23,6 +23,8 @@ from biascope.tasks.task import Arrays
 from biascope.training.evaluation import STACK_LIMIT
 from biascope.training.recipe import Recipe
 
+Lines = Mapping[str, Sequence[Any]]  # of a table, by network
+
 TITLES = {"mlp": "MLP", "lenet": "LeNet", "vgg11": "VGG11", "resnet18": "ResNet-18", "vit": "ViT"}
 NETWORKS: dict[str, dict[str, Any]] = {
     "mlp": {"hidden": (100, 100)},
@@ -127,7 +129,7 @@ def grey(plan: Mapping[str, Any]) -> tuple[int, int, int]:
     return 1, plan["side of the images"], plan["side of the images"]
 
 
-def by_setting(settings: Sequence[str], networks: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:
+def by_setting(settings: Sequence[str], networks: Lines) -> dict[str, dict[str, Any]]:
     """A table with a line for each network, as a plan has it: by setting, then by network.
 
     Example:
@@ -163,9 +165,9 @@ def planned(
     activation: str,
     spread: float,
     *,
-    smoke: Mapping[str, Sequence[Any]],
-    laptop: Mapping[str, Sequence[Any]],
-    paper: Mapping[str, Sequence[Any]],
+    smoke: Lines,
+    laptop: Lines,
+    paper: Lines,
     published: Mapping[str, Any],
     both: Mapping[str, Any],
     ours: Mapping[str, Any],
@@ -190,7 +192,7 @@ def planned(
         plain: As in :func:`released`.
     """
 
-    def row(table: Mapping[str, Sequence[Any]], more: Mapping[str, Any] = ours) -> dict[str, Any]:
+    def row(table: Lines, more: Mapping[str, Any] = ours) -> dict[str, Any]:
         networks = released(table, activation, spread, plain=plain) | {"inputs per draw of G": PROBES}
         return {**networks, "seed": 0, **both, **more, **by_setting(columns, table)}
 

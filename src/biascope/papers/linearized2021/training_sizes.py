@@ -63,7 +63,7 @@ _BLOCKS = 50
 
 
 @dataclasses.dataclass(frozen=True)
-class Sizes(Targets):
+class TrainingSizes(Targets):
     """CIFAR-2 at several training sizes: a kind of trial is a size, a member a repetition from its own weights."""
 
     def task(self, kind: str, members: Sequence[int], seed: int, run: Run) -> Task:
@@ -105,7 +105,7 @@ class Reached:
     blocks: np.ndarray
 
 
-def _by_weights(family: Family, course: Sizes, sizes: Sequence[int], repeats: int, run: Run) -> Reached:
+def _by_weights(family: Family, course: TrainingSizes, sizes: Sequence[int], repeats: int, run: Run) -> Reached:
     """Trainings of the weights of a family's members."""
     trials = [[Trial(f"size {size}", repeat) for repeat in range(repeats)] for size in sizes]
     flat = [trial for row in trials for trial in row]
@@ -119,7 +119,9 @@ def _by_weights(family: Family, course: Sizes, sizes: Sequence[int], repeats: in
     return Reached(table("accuracy/test"), table("accuracy/train"), table("distance"), table("curve"), blocks)
 
 
-def _by_kernel(name: str, family: Family, course: Sizes, sizes: Sequence[int], repeats: int, run: Run) -> Reached:
+def _by_kernel(
+    name: str, family: Family, course: TrainingSizes, sizes: Sequence[int], repeats: int, run: Run
+) -> Reached:
     """Linearisations of the same members, trained on the same batches by their kernel matrices."""
     starts = family.draw(repeats, seed=seed_of(0, "repeat", 0), run=training_run(family, run))
     point, rows = start_of(name, course.samples.shape), []
@@ -184,7 +186,7 @@ def figure_46(plan: Row, run: Run, tell: Tell) -> None:
         samples = images("cifar10", (plan["largest size"][name], plan["test samples"][name]), run, halves=True)
         tell.settings[f"samples: {title}"] = samples.name
         family = any_start(name, samples.shape)
-        course = Sizes(samples, {}, recipe_for(plan, name))
+        course = TrainingSizes(samples, {}, recipe_for(plan, name))
         network = _by_weights(family, course, sizes, repeats, run)
         if plan["linearisation trained by"][name] == "kernel matrix":
             line = _by_kernel(name, family, course, sizes, repeats, run)

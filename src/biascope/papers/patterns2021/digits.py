@@ -100,7 +100,7 @@ class OwnSamples(Task):
 
 
 @dataclass(frozen=True)
-class Learned:
+class DigitRuns:
     """What runs of one setting came to.
 
     Attributes:
@@ -162,7 +162,7 @@ def learned(
     epochs: int = EPOCHS,
     seed: int = 0,
     run: Run,
-) -> Learned:
+) -> DigitRuns:
     """Train networks on nine coloured digits per image, each on images and from weights of its own (section G).
 
     Training is over when no training image has loss left: the gradient is then zero, and further epochs change nothing.
@@ -193,7 +193,7 @@ def learned(
     work = functools.partial(_trained, digits=digits, **how)
     sweep = Sweep("coloured digits", run, code=_trained, digits=digits, **how)
     found = sweep.outcomes(keys, work, plan=plan, label=f"coloured digits, m = {size}")
-    return Learned(**{name: np.stack([found[key][name].numpy() for key in keys]) for name in found[keys[0]]})
+    return DigitRuns(**{name: np.stack([found[key][name].numpy() for key in keys]) for name in found[keys[0]]})
 
 
 def _trained(

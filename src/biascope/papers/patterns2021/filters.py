@@ -16,7 +16,7 @@ from torch import Tensor
 
 from biascope.families.network import Network
 from biascope.networks import builder
-from biascope.papers.patterns2021.digits import LAPTOP, PAPER, PUBLISHED_SETUP, SIZES, SMOKE, Learned, learned, mnist
+from biascope.papers.patterns2021.digits import LAPTOP, PAPER, PUBLISHED_SETUP, SIZES, SMOKE, DigitRuns, learned, mnist
 from biascope.results.draw import PALETTE, blank, heat, legend_below, panel
 from biascope.results.estimate import Estimate, over, proportion
 from biascope.results.finding import Finding, Tell, figure
@@ -41,21 +41,21 @@ _FRESH = {"seed": 1}
 _NAMES = {BLUE: "blue", RED: "red", GREEN: "green"}  # in the order in which filters are drawn
 
 
-def brightness_of(networks: Learned, coloured: bool) -> np.ndarray:
+def brightness_of(networks: DigitRuns, coloured: bool) -> np.ndarray:
     """``(r,)`` mean brightness of a run's blue and red filters, or of its green ones; nan where there are none."""
     chosen = ((networks.colours != GREEN) == coloured) & (networks.brightness > DARK)
     with np.errstate(invalid="ignore"):
         return np.asarray((networks.brightness * chosen).sum(1) / chosen.sum(1))
 
 
-def response_of(networks: Learned, coloured: bool) -> np.ndarray:
+def response_of(networks: DigitRuns, coloured: bool) -> np.ndarray:
     """``(r,)`` mean dot product of detectors with what they detect, blue and red digits or green ones, likewise."""
     chosen = ((networks.seen != GREEN) == coloured) & (networks.brightness > DARK)
     with np.errstate(invalid="ignore"):
         return np.asarray((networks.responses * chosen).sum(1) / chosen.sum(1))
 
 
-def green_over_others(networks: Learned) -> np.ndarray:
+def green_over_others(networks: DigitRuns) -> np.ndarray:
     """``(r,)`` mean dot product of green detectors over that of blue and red ones."""
     return np.asarray(response_of(networks, False) / response_of(networks, True))
 
@@ -156,7 +156,7 @@ def figure_5_to_7(plan: Row, run: Run, tell: Tell) -> None:
 _GROUPS = {"red and blue filters": True, "green filters": False}  # whether they have a colour that tells a class
 
 
-def tell_filters(networks: Mapping[int, Learned], tell: Tell) -> None:
+def tell_filters(networks: Mapping[int, DigitRuns], tell: Tell) -> None:
     """What the filters of trained networks say, by training size."""
     tell("least train accuracy", Estimate.exact(min(float(one.train.min()) for one in networks.values())))
     brightness: dict[str, list[Estimate]] = {name: [] for name in _GROUPS}

@@ -29,7 +29,7 @@ from biascope.papers.task_arithmetic2023.plans import (
     VIT,
     WAYS,
     WITH_TEXTS,
-    Table,
+    ByEffort,
     at_each_effort,
     planned,
 )
@@ -228,7 +228,7 @@ def _by_encoder(setting: Any, names: Sequence[str]) -> dict[str, Any]:
     return {name: setting[name] if isinstance(setting, Mapping) else setting for name in names}
 
 
-def _pairs(*pairs: tuple[str, str]) -> Table:
+def _pairs(*pairs: tuple[str, str]) -> ByEffort:
     """The first pair for a CNN; at paper effort all, for a ViT too."""
     first = {"pairs": {CNN: pairs[:1]}, "ways": WAYS}
     return {"smoke": first, "laptop": first, "paper": {"pairs": dict.fromkeys((CNN, VIT), pairs), "ways": WAYS}}
@@ -245,7 +245,7 @@ def figure_64(plan: Row, run: Run, tell: Tell) -> None:
     _tell_all_maps(plan, run, tell)
 
 
-_ON_TEXTS: Table = {
+_ON_TEXTS: ByEffort = {
     "smoke": {"pairs": {CNN: [PAIR]}, "ways": WAYS},
     "laptop": {
         "encoders": (CNN, TEXT),

@@ -21,7 +21,7 @@ PAIR, TEXT_PAIR = ("mnist", "gtsrb"), ("sst2", "trec")
 _TASKS = (*PAIR, "fashion-mnist", "dtd10", "kmnist", "cars20", "usps", CONTROL)
 
 #: Settings by name at some efforts, and those of the authors under "published".
-Table = Mapping[str, Mapping[str, Any]]
+ByEffort = Mapping[str, Mapping[str, Any]]
 
 _USUAL = {
     "encoders": (CNN,),
@@ -32,7 +32,7 @@ _USUAL = {
     "learning rate": 1e-4,
     "seeds": 3,  # each with its own order of samples
 }
-FINE_TUNING: Table = {
+FINE_TUNING: ByEffort = {
     "smoke": {
         **_USUAL,
         "stand-ins": True,  # perceptrons that take no time in place of encoders, clouds of points in place of images
@@ -80,13 +80,13 @@ FINE_TUNING: Table = {
         "coefficients": 21,
     },
 }
-WITH_TEXTS: Table = {"paper": {"encoders": (CNN, VIT, TEXT), "text tasks": TEXT_TASKS}}
+WITH_TEXTS: ByEffort = {"paper": {"encoders": (CNN, VIT, TEXT), "text tasks": TEXT_TASKS}}
 #: Comparisons that need not all tasks.
-FEW: Table = {"smoke": {"tasks": _TASKS[:2]}, "laptop": {"tasks": _TASKS[:3]}, "paper": {"tasks": _TASKS[:4]}}
+FEW: ByEffort = {"smoke": {"tasks": _TASKS[:2]}, "laptop": {"tasks": _TASKS[:3]}, "paper": {"tasks": _TASKS[:4]}}
 #: From random weights.
-FEWEST: Table = {"smoke": {"tasks": _TASKS[:2]}, "laptop": {"tasks": _TASKS[:2]}, "paper": {"tasks": _TASKS[:3]}}
+FEWEST: ByEffort = {"smoke": {"tasks": _TASKS[:2]}, "laptop": {"tasks": _TASKS[:2]}, "paper": {"tasks": _TASKS[:3]}}
 #: Samples of a task for maps of ξ, and coefficients along a side of them.
-MAPS: Table = {
+MAPS: ByEffort = {
     "smoke": {"points": 12, "grid": 5},
     "laptop": {"points": 150, "grid": 13},  # steps of a half: with steps of 1 only the origin is below ξ = 0.1
     "paper": {"points": 256, "grid": 20},
@@ -105,12 +105,12 @@ NOTES = (
 ONE_DRAW = "Fine-tuning from random weights starts at one draw of them (seed 0). Intervals do not include other draws."
 
 
-def at_each_effort(settings: Mapping[str, Any]) -> Table:
+def at_each_effort(settings: Mapping[str, Any]) -> ByEffort:
     """Settings that are the same at every effort."""
     return dict.fromkeys(EFFORTS, settings)
 
 
-def planned(*tables: Table, by: str = "encoders") -> Plan:
+def planned(*tables: ByEffort, by: str = "encoders") -> Plan:
     """The plan of a figure on fine-tuned encoders.
 
     Args:

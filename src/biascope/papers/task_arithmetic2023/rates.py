@@ -20,7 +20,7 @@ from biascope.measures.task_addition import TaskAddition
 from biascope.papers.task_arithmetic2023 import editing
 from biascope.papers.task_arithmetic2023.disentanglement import maps_of
 from biascope.papers.task_arithmetic2023.editing import MERGED, START, added, in_points, searched
-from biascope.papers.task_arithmetic2023.plans import CNN, FEW, SHOTS, Table, planned
+from biascope.papers.task_arithmetic2023.plans import CNN, FEW, SHOTS, ByEffort, planned
 from biascope.papers.task_arithmetic2023.tasks import Study, encoders, study, tell_progress
 from biascope.results.draw import blank, legend_below, line_colours, panel
 from biascope.results.estimate import Estimate, over
@@ -71,7 +71,7 @@ def _panels(kinds: Sequence[str], legend: str, height: float, reading: str) -> S
     return show
 
 
-_BY_RATE: Table = {
+_BY_RATE: ByEffort = {
     "smoke": {
         "rates": (1e-2, 1e-1),
         "tasks of the rates": FEW["smoke"]["tasks"],
@@ -159,7 +159,7 @@ def section_64(plan: Row, run: Run, tell: Tell) -> None:
 
 
 # The ViT is compared by heads alone.
-_AT_EQUAL_PRODUCT: Table = {
+_AT_EQUAL_PRODUCT: ByEffort = {
     "smoke": {"rates": {CNN: (5e-3, 1e-2)}},
     "laptop": {"rates": {CNN: (3e-5, 1e-4, 1e-3)}},
     "paper": {"rates": {CNN: (3e-5, 1e-4, 1e-3)}},

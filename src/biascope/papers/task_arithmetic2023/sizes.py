@@ -27,7 +27,7 @@ from biascope.papers.task_arithmetic2023.plans import (
     TEXT_PAIR,
     TEXTS,
     WAYS,
-    Table,
+    ByEffort,
     at_each_effort,
     planned,
 )
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _BOTH = at_each_effort({"encoders": SIZES})
-_TEXTS_TOO: Table = {
+_TEXTS_TOO: ByEffort = {
     "paper": {"encoders": (*SIZES, *TEXTS), "text tasks": TEXT_TASKS},
     "published": {"tasks": ("DTD", "SUN397")},
 }

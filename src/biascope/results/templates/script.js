@@ -101,13 +101,18 @@ function paintFourier(canvas, magnitude, { height, width }) {
   paint(canvas, width, height, (x, y) => colour(magnitude[centred(y, height) * width + centred(x, width)] / largest));
 }
 
-function plotLines(canvas, lines, low, high) {
+/* Draws in units of which there are so many, and stays sharp on a screen with several pixels for each. */
+function sharpContext(canvas, width, height) {
   const sharpness = Math.max(2, window.devicePixelRatio || 1);
-  const [width, height, edge] = [320, 140, 6];
-  canvas.width = width * sharpness;
-  canvas.height = height * sharpness;
+  [canvas.width, canvas.height] = [width * sharpness, height * sharpness];
   const context = canvas.getContext("2d");
   context.scale(sharpness, sharpness);
+  return context;
+}
+
+function plotLines(canvas, lines, low, high) {
+  const [width, height, edge] = [320, 140, 6];
+  const context = sharpContext(canvas, width, height);
   const across = (at, count) => edge + ((width - 2 * edge) * at) / Math.max(count - 1, 1);
   const up = (value) => height - edge - ((height - 2 * edge) * (value - low)) / (high - low || 1);
   context.strokeStyle = colours().muted;
@@ -127,12 +132,8 @@ function plotLines(canvas, lines, low, high) {
 
 /* One bar for each input feature, up or down from zero. */
 function plotBars(canvas, values) {
-  const sharpness = Math.max(2, window.devicePixelRatio || 1);
   const [width, height, edge] = [640, 180, 6];
-  canvas.width = width * sharpness;
-  canvas.height = height * sharpness;
-  const context = canvas.getContext("2d");
-  context.scale(sharpness, sharpness);
+  const context = sharpContext(canvas, width, height);
   const [step, middle] = [(width - 2 * edge) / values.length, height / 2];
   values.forEach((value, at) => {
     context.fillStyle = colours().lines[value < 0 ? 0 : 1];
