@@ -106,7 +106,10 @@ class Shares:
         if share.low > 0.99:
             how_much = "Over 99 %"
         else:
-            how_much = f"{100 * share.value:.0f} % (95 % CI {100 * share.low:.0f} to {100 * share.high:.0f} %)"
+            digits = int(share.high - share.low < 0.01)  # an interval from 95 to 95 % tells nothing
+            how_much = (
+                f"{100 * share.value:.{digits}f} % (95 % CI {100 * share.low:.{digits}f} to {100 * share.high:.{digits}f} %)"
+            )
         return f"{how_much} of the sensitivity is on {self._where(chosen)}{self._because(chosen)}."
 
     def _because(self, chosen: list[int]) -> str:
@@ -126,7 +129,10 @@ class Shares:
                 [f"{many - _NAMED} others"] if many > _NAMED else []
             )
             return f"{noun} {listed(names)} ({many} of {count})"
-        if not self.axis.ordered or chosen[-1] - chosen[0] >= many:
+        together = chosen[-1] - chosen[0] < many
+        if not self.axis.ordered or not together:
+            if many > _NAMED and together:
+                return f"{noun} {chosen[0] + 1} to {chosen[-1] + 1} of {count}"
             if many > _NAMED:
                 return f"{many} of {count} {self.axis.noun(count)}"
             return f"{noun} {listed([self.labels[place] for place in chosen])} of {count}"
