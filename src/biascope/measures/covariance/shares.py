@@ -107,9 +107,7 @@ class Shares:
             how_much = "Over 99 %"
         else:
             digits = int(share.high - share.low < 0.01)  # an interval from 95 to 95 % tells nothing
-            how_much = (
-                f"{100 * share.value:.{digits}f} % (95 % CI {100 * share.low:.{digits}f} to {100 * share.high:.{digits}f} %)"
-            )
+            how_much = f"{100 * share.value:.{digits}f} % (95 % CI {100 * share.low:.{digits}f} to {100 * share.high:.{digits}f} %)"
         return f"{how_much} of the sensitivity is on {self._where(chosen)}{self._because(chosen)}."
 
     def _because(self, chosen: list[int]) -> str:
