@@ -56,6 +56,7 @@ def test_a_csv_file_is_read_by_its_columns(tmp_path: Path, text: str, name: str)
     [
         ("label,a\n1,7\n0,8\n", None, [1, 0], ("0", "1"), "label 'label'"),
         ("a,b\n1,7\n0,8\n", "a", [1, 0], ("0", "1"), "label 'a'"),
+        ("2019,b\n7,1\n8,0\n", None, [1, 0], ("0", "1"), "label 'b', the last column"),
         ("a,b\n1,1.0\n0,3.0\n", None, [1, 3], ("0", "1", "2", "3"), "label 'b', the last column"),
         ("a,sign\n1,1\n0,-1\n", None, [1, 0], ("sign -1", "sign 1"), "label 'sign', the last column"),
         ("a,year\n1,1990\n0,2000\n", None, [0, 1], ("year 1990", "year 2000"), "label 'year', the last column"),
@@ -99,6 +100,8 @@ def test_samples_say_how_they_were_read_and_scaled(tmp_path: Path) -> None:
         ("", "must have columns and rows, but has none"),
         ("a,b\n", "must have columns and rows, but has none"),
         ("1,2\n3,4\n", "must begin with the names of its columns, but begins with numbers"),
+        ("0.5,Rome,1\n2.5,Paris,0\n", "begins with values, such as '0.5'"),
+        ("34,Rome,1\n35,Paris,0\n36,Rome,1\n", "begins with values, such as '34'"),
         (",a,b\n0,1,1\n1,2,0\n", "must name each column, but column 1 has no name"),
         ("a,a\n1,0\n", "must have different names of columns, but has 'a' twice"),
         ("b\n1\n0\n", "must have a column beside the label 'b'"),

@@ -82,6 +82,12 @@ def test_texts_are_ids_of_one_length(tmp_path: Path, tokenizer: Path) -> None:
     assert samples.axes[0].name == "token"
 
 
+def test_a_text_without_a_word_is_refused(tmp_path: Path, tokenizer: Path) -> None:
+    path = write(tmp_path / "lines.txt", LINES + "sad\t \n")
+    with pytest.raises(ValueError, match="Each text of 'lines' must have a word, but train text 4 is empty"):
+        data.load(path, tokenizer=tokenizer)
+
+
 def test_what_the_file_of_a_tokenizer_says_of_padding_is_used(tmp_path: Path, tokenizer: Path) -> None:
     path, file = write(tmp_path / "lines.txt", LINES), tokenizer / "tokenizer.json"
     plain = json.loads(file.read_text())
@@ -100,7 +106,7 @@ def test_what_the_file_of_a_tokenizer_says_of_padding_is_used(tmp_path: Path, to
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("no tab\n", "must have a label, a tab and a text in each line, but has 'no tab' in line 1"),
+        ("no tab\n", "must have a label, a tab and a text in each line, but has 'no tab' in line 1. Correct the line."),
         ("sad\tdull\n\tfine\n", "but has '\\\\tfine' in line 2"),
         ("", "must have a label, a tab and a text in each line"),
     ],

@@ -140,6 +140,18 @@ def test_what_cannot_be_held_is_refused(held, measured, message):
         one_input(Masked, {"mask": RING[0], "shift": None}, (5, 3))
 
 
+class Nameless(nn.Module):
+    """Takes inputs by place alone."""
+
+    def forward(self, x: Tensor, /, *others: Tensor) -> Tensor:
+        return x.sum(1, keepdim=True)
+
+
+def test_inputs_without_names_cannot_be_held():
+    with pytest.raises(ValueError, match="must have inputs with names, to hold mask, but has none"):
+        one_input(Nameless, {"mask": RING}, (3,))
+
+
 def test_a_mask_that_leaves_nothing_is_refused():
     with pytest.raises(ValueError, match="with mask, shift held, but that failed with: outputs that are not finite"):
         scan(Masked, input="x=5x3", hold={"mask": np.zeros(5), "shift": None}, axes="token,channel", run=CPU)

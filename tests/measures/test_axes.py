@@ -1,5 +1,7 @@
 """Scans of inputs that are no images: planted facts are found and said, in the words of their axes."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from biascope.derivatives.moments import Moments
 from biascope.derivatives.operators import GradientCovariance
 from biascope.measures.covariance import CovarianceResult
 from biascope.measures.covariance.compare import concluded, overlaid, side_by_side
+from biascope.measures.covariance.shares import Shares
 from biascope.measures.mean_gradient import mean_gradient
 from biascope.results.axes import Axis, InputAxes
 from biascope.results.provenance import common_and_own
@@ -61,6 +64,25 @@ def test_only_the_last_steps_matter():
     assert "pixel" not in found.sentence()
     assert "VGG" not in found.sentence()
     assert {"sensitivity_by_time", "sensitivity_by_feature", "sensitivity_by_frequency"} <= found.plots().keys()
+
+
+def shares_of_nodes(energies: np.ndarray) -> Shares:
+    count = energies.shape[1]
+    labels = tuple(str(place + 1) for place in range(count))
+    return Shares(Axis("node"), "node", labels, energies, np.full(count, 1 / count))
+
+
+def test_neighbours_among_places_without_order_are_told_as_a_range():
+    energies = np.tile(np.arange(20) > 14, (16, 1)).astype(float)
+    assert shares_of_nodes(energies).sentence() == "Over 99 % of the sensitivity is on nodes 16 to 20 of 20."
+    assert "is on 5 of 20 nodes." in shares_of_nodes(np.roll(energies, 2, 1)).sentence()
+
+
+def test_a_narrow_interval_has_two_ends():
+    first = 0.95 + 0.004 * np.array([0, 1, 0, -1] * 4)
+    told = shares_of_nodes(np.stack([first, 1 - first, 0 * first, 0 * first], 1)).sentence()
+    found = re.match(r"95\.0 % \(95 % CI (94\.\d) to (95\.\d) %\) of the sensitivity is on node 1 of 4\.", told)
+    assert found, told
 
 
 def test_two_of_fourteen_features_matter():

@@ -99,6 +99,13 @@ def test_spectrum_of_few_directions_needs_the_trace() -> None:
     assert "isotropic" in words_of(given)
 
 
+def test_spectrum_speaks_of_the_dashed_curve_where_there_is_one() -> None:
+    eigenvalues, errors, held_out = CURVE
+    without = draw.spectrum({"net": (eigenvalues, errors, np.nan * held_out)}, draws=200, size=36)
+    assert "dashed" in str(draw.spectrum({"net": CURVE}, draws=200, size=36).get_label())
+    assert "dashed" not in str(without.get_label())
+
+
 def test_spectrum_says_where_the_draws_end() -> None:
     eigenvalues = np.where(np.arange(36) < 20, 1.0, 1e-18)
     figure = draw.spectrum({"net": (eigenvalues, 0.1 * eigenvalues, np.ones(36))}, draws=20, size=36)

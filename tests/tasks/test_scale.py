@@ -119,6 +119,7 @@ def test_patches_have_the_scale_of_the_images(tmp_path: Path) -> None:
     [
         ({"x": TABLE}, "half", "standardise must be one of own, none, got 'half'"),
         ({"x": TABLE[:1]}, "own", "The 1 training samples of 'mine' must differ .* each feature is constant"),
+        ({"x": TABLE * 1e200}, "own", "must fit into 64 bits, but the largest is 2"),
         ({"x": TABLE * 1e100}, "none", "must fit into 32 bits, but the largest is 2"),
     ],
 )

@@ -258,7 +258,19 @@ def _read_csv(path: Path) -> Table:
     columns = {
         name: _column(path, name, words, lines) for name, words in zip(header, zip(*rows, strict=True), strict=False)
     }
+    _require_names(path, columns)
     return Table(str(path), columns, lines, "line", {})
+
+
+def _require_names(path: Path, columns: Mapping[str, Column]) -> None:
+    """Refuse a first line that is a sample: its names are values of their columns, or one is a number that is no year."""
+    among = [name in column if isinstance(column, tuple) else _is_number(name) for name, column in columns.items()]
+    number = next((name for name in columns if _is_number(name) and not name.isdecimal()), None)
+    if number is not None or (among and all(among)):
+        raise ValueError(
+            f"{path} must begin with the names of its columns, but begins with values, such as {number or next(iter(columns))!r}. "
+            "Add a first line of names."
+        )
 
 
 def _require_header(path: Path, header: Sequence[str]) -> None:

@@ -178,9 +178,8 @@ def _rows(path: Path, header: bool = True) -> list[tuple[str, str]]:
         raise damaged(path, "have the header label, tab, text and lines below it", f"begins with {lines[0][:40]!r}")
     rows = [tuple(line.split("\t", 1)) for line in lines[first:]]
     if wrong := next((place for place, row in enumerate(rows, first + 1) if len(row) != 2 or not row[0]), None):
-        raise damaged(
-            path, "have a label, a tab and a text in each line", f"has {lines[wrong - 1][:40]!r} in line {wrong}"
-        )
+        told = "have a label, a tab and a text in each line", f"has {lines[wrong - 1][:40]!r} in line {wrong}"
+        raise damaged(path, *told) if header else ValueError(f"{path} must {told[0]}, but {told[1]}. Correct the line.")
     return [(row[0], row[1]) for row in rows]
 
 

@@ -27,7 +27,7 @@ def tokenised(texts: TextSet, tokenizer: Path | str, length: int | None = None, 
         told: What else is to be said of how the texts were read.
 
     Raises:
-        ValueError: If there is no such tokenizer, it has no token to pad with, or no room for a token.
+        ValueError: If there is no such tokenizer, it has no token to pad with, or no room for a token, or a text is empty.
     """
     length = LENGTH if length is None else length
     path, encode = _tokenizer_of(Path(tokenizer).expanduser())
@@ -41,6 +41,11 @@ def tokenised(texts: TextSet, tokenizer: Path | str, length: int | None = None, 
     splits: dict[str, Split] = {}
     cut, count = 0, 0
     for split, (own, labels) in texts.splits.items():
+        if (blank := next((place for place, text in enumerate(own, 1) if not text.strip()), None)) is not None:
+            raise ValueError(
+                f"Each text of {texts.name!r} must have a word, but {split} text {blank} is empty: no token would be left of it. "
+                "Remove it."
+            )
         ids = np.full((len(own), length), padding, np.int64)
         for row, found in zip(ids, encode.encode_batch(list(own)), strict=True):
             row[: len(found.ids)] = found.ids

@@ -155,6 +155,10 @@ class Holding:
             raise ValueError(
                 f"{name} must keep one input to measure, but all are held ({', '.join(named)}). Hold fewer."
             )
+        if not named:
+            raise ValueError(
+                f"{name} must have inputs with names, to hold {', '.join(self.held)}, but has none. Wrap it to take one tensor."
+            )
         if len(named) == 1 and self.measured:
             return self.measured, True
         if len(named) == 1:

@@ -200,7 +200,8 @@ class Equivariance(Result):
             sentences=self._sentences(),
             meaning=(
                 f"Measured on {probe}. Intervals are over {drawn}. A small error means that what the network outputs for an input "
-                f"{held}.{turned} The error is local: it does not tell how far an input may move. It depends on the inputs: rough inputs change more under a shift, and so do outputs. It does not tell "
+                f"{held}.{turned} The error is local: it does not tell how far an input may move. It depends on the inputs: "
+                "rough inputs change more under a shift, and so do outputs. It does not tell "
                 "whether a data set needs invariance."
             ),
             next_steps=[

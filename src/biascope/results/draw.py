@@ -96,6 +96,7 @@ def spectrum(
     figure, colours = blank(3.5 + 0.15 * max(0, len(curves) - 3)), PALETTE[dark]
     axes = panel(figure, dark)
     shown: list[float] = []
+    dashed = ""
     for (name, parts), colour in zip(curves.items(), line_colours(len(curves), dark), strict=True):
         eigenvalues, errors, held_out = (np.asarray(part, np.float64) for part in parts)
         mean = (traces[name] if traces is not None else float(eigenvalues.sum())) / size
@@ -120,11 +121,13 @@ def spectrum(
         label = "_" if several or not len(fresh) else "found on one half of the draws, measured on the other"
         axes.plot(at, fresh, linestyle=(0, (3, 2)), linewidth=1.1, label=label, **style)
         shown += [*values, *fresh]
+        if len(fresh):
+            dashed = " The dashed curve is the variance on other draws, without the decay due to chance."
         if 0 < rank < len(eigenvalues) and not several:
             axes.axvline(rank, color=colours.muted, linewidth=0.8, linestyle=":")
             words = "draws end here " if ended else "no sample variance beyond "
             axes.annotate(words, (rank, 0.03), xycoords=("data", "axes fraction"), ha="right", color=colours.muted)
-    figure.set_label(f"{reading}. The dashed curve is the variance on other draws, without the decay due to chance.")
+    figure.set_label(f"{reading}.{dashed}")
     top = max(shown, default=1.0)
     axes.set(yscale="log", ylim=(max(min(shown, default=1.0) / 2, top / 1e6), top * 2))
     axes.set(xlabel="direction, from most to least variance")

@@ -87,7 +87,13 @@ def scale_of(whole: Dataset, how: str | Pixels) -> Scale:
         spread = np.maximum(train.std(others, keepdims=True), 1e-6)
         return Scale(train.mean(others, keepdims=True), spread, f"{first}, then {words}")
     train = train.astype(np.float64)
-    mean, spread = train.mean(others, keepdims=True), train.std(others, keepdims=True)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, spread = train.mean(others, keepdims=True), train.std(others, keepdims=True)
+    if not np.isfinite(spread).all():
+        raise ValueError(
+            f"The squares of the numbers of {whole.name!r} must fit into 64 bits, but the largest is {np.abs(train).max():.3g}. "
+            "Rescale them."
+        )
     constant = spread <= _CONSTANT * np.abs(train).max(others, keepdims=True)
     if constant.all():
         raise ValueError(

@@ -132,8 +132,9 @@ class ComparedResults:
             words = f"No pair of networks shares more of its {self.leading} leading directions than noise would."
             return [f"{words} Chance is {percent(self.chance)}."]
         i, j = max(pairs, key=lambda pair: self.overlap[pair])
+        share = "share" if len(labels) == 2 else "share most:"
         return [
-            f"{labels[j]} and {labels[i]} share most: {percent(self.overlap[i, j])} of their {self.leading} leading directions. "
+            f"{labels[j]} and {labels[i]} {share} {percent(self.overlap[i, j])} of their {self.leading} leading directions. "
             f"Chance is {percent(self.chance)}."
         ]
 

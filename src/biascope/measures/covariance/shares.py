@@ -102,7 +102,9 @@ class Shares(ABC):
 def _of_the_sensitivity(share: Estimate) -> str:
     if share.low > 0.99:
         return "Over 99 % of the sensitivity"
-    return f"{100 * share.value:.0f} % (95 % CI {100 * share.low:.0f} to {100 * share.high:.0f} %) of the sensitivity"
+    digits = int(share.high - share.low < 0.01)  # an interval from 95 to 95 % tells nothing
+    value, low, high = (f"{100 * each:.{digits}f}" for each in (share.value, share.low, share.high))
+    return f"{value} % (95 % CI {low} to {high} %) of the sensitivity"
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,7 +234,10 @@ class PlaceShares(Shares):
                 [f"{many - _NAMED} others"] if many > _NAMED else []
             )
             return f"{noun} {listed(names)} ({many} of {count})"
-        if not self.axis.ordered or chosen[-1] - chosen[0] >= many:
+        together = chosen[-1] - chosen[0] < many
+        if not self.axis.ordered or not together:
+            if many > _NAMED and together:
+                return f"{noun} {chosen[0] + 1} to {chosen[-1] + 1} of {count}"
             if many > _NAMED:
                 return f"{many} of {count} {self.axis.noun(count)}"
             return f"{noun} {listed([self.labels[place] for place in chosen])} of {count}"
