@@ -245,8 +245,8 @@ def measure(
     """Run one measurement with all its settings, for example: measure directional_bias lenet --noise 0,3 --every 3.
 
     By default, 2,000 training and 1,000 test samples of a data set are used, or one input with standard deviation 1; for the mean
-    gradient, 64 fresh inputs per network. If a measurement uses no data set or no such inputs, then --samples, --inputs and --scale
-    are settings of its own.
+    gradient, 64 fresh inputs per network; for equivariance, 8 smooth ones. If a measurement uses no data set or no such inputs, then
+    --samples, --inputs and --scale are settings of its own.
     """
     from biascope.families import source as model_source
     from biascope.results.registry import find, settings_from

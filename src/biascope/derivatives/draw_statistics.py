@@ -104,12 +104,15 @@ class Drawn:
 @contextlib.contextmanager
 def _unfused() -> Iterator[None]:
     """Without the fused layers of cuDNN and oneDNN."""
-    before = cudnn.enabled, mkldnn.enabled
-    cudnn.enabled = mkldnn.enabled = False
+    fused: tuple[Any, ...] = cudnn, mkldnn
+    before = [library.enabled for library in fused]
+    for library in fused:
+        library.enabled = False
     try:
         yield
     finally:
-        cudnn.enabled, mkldnn.enabled = before
+        for library, enabled in zip(fused, before, strict=True):
+            library.enabled = enabled
 
 
 Statistic = Callable[[Drawn, Any], Tensor]

@@ -200,9 +200,8 @@ class Equivariance(Result):
             sentences=self._sentences(),
             meaning=(
                 f"Measured on {probe}. Intervals are over {drawn}. A small error means that what the network outputs for an input "
-                f"{held}.{turned} The error is local: it does not tell how far an input may move. It depends on the inputs: "
-                "rough inputs change more under a shift, and so do outputs. It does not tell "
-                "whether a data set needs invariance."
+                f"{held}.{turned} The error is local: it does not tell how far an input may move. It depends on the inputs: rough "
+                "inputs change more under a shift, and so do outputs. It does not tell whether a data set needs invariance."
             ),
             next_steps=[
                 Step("See which patterns the network prefers.", f"biascope scan {model_word(self.subject)}"),
@@ -263,8 +262,8 @@ def slope_along(x: Tensor, axis: int) -> Tensor:
     It is exact for fields without a Nyquist mode, which has no derivative at the pixels and is dropped.
 
     Example:
-        >>> wave = torch.sin(2 * torch.pi * torch.arange(8) / 8).double()
-        >>> slope_along(wave, 0)[0].item() / (2 * torch.pi / 8)  # a cosine, which begins with 1
+        >>> wave = torch.sin(2 * torch.pi * torch.arange(8).double() / 8)
+        >>> round(slope_along(wave, 0)[0].item() / (2 * torch.pi / 8), 12)  # a cosine, which begins with 1
         1.0
     """
     size = x.shape[axis]
@@ -272,7 +271,8 @@ def slope_along(x: Tensor, axis: int) -> Tensor:
     if size % 2 == 0:
         frequencies[size // 2] = 0.0
     along = frequencies.reshape([-1 if place == axis % x.dim() else 1 for place in range(x.dim())])
-    return torch.fft.ifft(1j * along * torch.fft.fft(x.double(), dim=axis), dim=axis).real
+    slope: Tensor = torch.fft.ifft(1j * along * torch.fft.fft(x.double(), dim=axis), dim=axis).real
+    return slope
 
 
 class Disc(NamedTuple):
@@ -393,7 +393,7 @@ def equivariance(
             return [change.square().sum(1).mean(), varies, *of_inputs, found.square().mean(0).sum()]
 
         exact = x.double()
-        disc = Disc.of(*sizes, x.device) if len(places) == 2 else None
+        disc = Disc.of(sizes[0], sizes[1], x.device) if len(places) == 2 else None
         rows = [
             numbers(exact, slope_along(exact, place + 1), ahead[index : index + 1], "")
             for index, place in enumerate(places)
@@ -405,8 +405,10 @@ def equivariance(
                 numbers(framed, disc.scaled(framed), ahead, "scaled"),
             ]
         edges = [exact.roll(1, place + 1) - exact for place in places]
-        jump = sum(each.select(place + 1, 0).square().mean() for place, each in zip(places, edges, strict=True))
-        step = sum(each.square().mean() for each in edges)
+        jump = torch.stack(
+            [each.select(place + 1, 0).square().mean() for place, each in zip(places, edges, strict=True)]
+        ).sum()
+        step = torch.stack([each.square().mean() for each in edges]).sum()
         return torch.cat([torch.stack([torch.stack(row) for row in rows]).flatten(), torch.stack([jump, step])])
 
     found = draw_statistics(
@@ -433,7 +435,7 @@ def equivariance(
         input_variances,
         invariance=not ahead,
         white_change=white,
-        radius=Disc.of(*sizes).radius if len(places) == 2 else 0.0,
+        radius=Disc.of(sizes[0], sizes[1]).radius if len(places) == 2 else 0.0,
     )
     dead = int((variances[:, 0] <= rounding**2 * squares[:, 0]).sum())
     for doubt in _doubts(result, dead, edges):
