@@ -103,7 +103,7 @@ def _by_wave(channels: int, height: int, width: int) -> Division:
     """By single frequencies, of which one and its negative are the same."""
     down, across = torch.arange(height)[:, None], torch.arange(width)[None, :]
     number, negative = down * width + across, (-down % height) * width + (-across % width)
-    places, part_of = torch.minimum(number, negative).unique(return_inverse=True)
+    places, part_of = torch.unique(torch.minimum(number, negative), return_inverse=True)
     labels = [f"{place // width} {place % width}" for place in places.tolist()]
     return _of_waves("single frequency", labels, part_of, channels, height, width)
 
