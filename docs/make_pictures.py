@@ -7,6 +7,8 @@ For each of the seven networks, with N = 2000 draws (10000 for lenet, 600 for de
 
     biascope measure mean_gradient NAME --draws N --out RUNS/NAME          # N = 2000; 1000 for densenet121
 
+    biascope measure guessing NAME --out RUNS/guessing/NAME                # logistic_regression, mlp, lenet, resnet18, vit
+
     biascope scan lenet --out RUNS/scan_lenet
     biascope measure pooling_theory --out RUNS/pooling_theory
 
@@ -39,6 +41,7 @@ from matplotlib.figure import Figure
 
 from biascope import load
 from biascope.measures.covariance import CovarianceResult
+from biascope.measures.guessing import Guessing
 from biascope.measures.tangent_kernel import pictures as kernel_pictures
 from biascope.results import draw
 from biascope.results.registry import saved_results
@@ -93,6 +96,26 @@ def architectures(results: dict[str, CovarianceResult]) -> Figure:
     return figure
 
 
+def guesses(results: dict[str, Guessing]) -> Figure:
+    """One panel per network: how large a share its favourite class gets in each draw, beside what chance gives."""
+    figure = Figure(figsize=(11, 2.3), layout="constrained")
+    panels = figure.subplots(1, len(results), sharex=True, sharey=True)
+    edges = np.linspace(9, 101, 24)
+    for axes, (name, result) in zip(panels, results.items(), strict=True):
+        draws, inputs = result.guesses.shape
+        each = np.full(draws, 1 / draws)
+        axes.hist(100 * result.favourites, edges, weights=each, color="#1b66b0", label="measured")
+        by_chance = np.histogram(100 * np.arange(inputs + 1) / inputs, edges, weights=result.unbiased)[0]
+        axes.stairs(by_chance, edges, color="#d2570b", linewidth=1.4, label="by chance")
+        axes.set_title(
+            f"{NETWORKS[name].replace(chr(10), ' ')}\nmean {100 * result.favourite_share.value:.0f} %", fontsize=10
+        )
+        axes.set_xlabel("favourite's share in %", fontsize=9)
+    panels[0].set_ylabel("share of draws", fontsize=9)
+    panels[-1].legend(frameon=False, fontsize=8)
+    return figure
+
+
 def main(runs: Path) -> None:
     """Draw them all."""
     HERE.mkdir(exist_ok=True)
@@ -126,6 +149,10 @@ def main(runs: Path) -> None:
         "scores_by_class"
     ]  # the first shows images of the set
     scores.savefig(HERE / "sample_score.png", dpi=130, facecolor="white")
+    guessed = ("logistic_regression", "vit", "mlp", "lenet", "resnet18")
+    guesses({name: load(runs / "guessing" / name / "guessing") for name in guessed}).savefig(
+        HERE / "guessing.png", dpi=110, facecolor="white"
+    )
     own = (
         "feature_elimination",
         "geometry_motion",
