@@ -34,17 +34,23 @@ then
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+from torch import Tensor, nn
 
 from biascope import load
+from biascope.families.family import Family
 from biascope.measures.covariance import CovarianceResult
 from biascope.measures.guessing import Guessing
+from biascope.measures.memory import memory
 from biascope.measures.tangent_kernel import pictures as kernel_pictures
 from biascope.results import draw
+from biascope.results.axes import Axis
 from biascope.results.registry import saved_results
+from biascope.tasks.probe import Probe
 
 NETWORKS = {
     "logistic_regression": "logistic\nregression",
@@ -116,6 +122,56 @@ def guesses(results: dict[str, Guessing]) -> Figure:
     return figure
 
 
+class LSTM(nn.Module):
+    """Reads the last state of a sequence of three features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells, self.head = nn.LSTM(3, 64, batch_first=True), nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits of the last state."""
+        found: Tensor = self.head(self.cells(x)[0][:, -1])
+        return found
+
+
+class ConvNet(nn.Module):
+    """Two convolutions along time and the mean over steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv1d(3, 32, 5, padding=2), nn.ReLU(), nn.Conv1d(32, 32, 5, padding=2), nn.ReLU()
+        )
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits of the mean."""
+        found: Tensor = self.head(self.layers(x.mT).mean(-1))
+        return found
+
+
+def memories() -> Figure:
+    """How the sensitivity of two networks is shared among 20 steps, and among frequencies."""
+    figure, results = Figure(figsize=(9, 2.8), layout="constrained"), {}
+    for name, build in {"LSTM, last state": LSTM, "convolutions, mean over steps": ConvNet}.items():
+        family = replace(Family.initialised(build, name=name), axes=(Axis("time"), Axis("feature")))
+        results[name] = memory(family, Probe.gaussian((20, 3), num=8, fresh=True), draws=200)
+    panels = figure.subplots(1, 2)
+    for colour, (name, result) in zip(("#1b66b0", "#d2570b"), results.items(), strict=True):
+        for axes, shares in zip(panels, (result.by_step, result.by_frequency), strict=True):
+            values = 100 * np.array([[each.value, each.low, each.high] for each in shares.each()])
+            at = np.arange(len(values))
+            axes.fill_between(at, values[:, 1], values[:, 2], color=colour, alpha=0.25, linewidth=0)
+            axes.plot(at, values[:, 0], ".-", color=colour, label=name)
+            axes.plot(at, 100 * shares.isotropic, ":", color="0.5")
+            axes.set_xlabel(shares.along)
+    panels[0].set_ylabel("share of the sensitivity in %")
+    panels[0].set_xticks(range(0, 20, 3), range(1, 21, 3))
+    panels[1].legend(frameon=False, fontsize=9)
+    return figure
+
+
 def main(runs: Path) -> None:
     """Draw them all."""
     HERE.mkdir(exist_ok=True)
@@ -153,6 +209,7 @@ def main(runs: Path) -> None:
     guesses({name: load(runs / "guessing" / name / "guessing") for name in guessed}).savefig(
         HERE / "guessing.png", dpi=110, facecolor="white"
     )
+    memories().savefig(HERE / "memory.png", dpi=110, facecolor="white")
     own = (
         "feature_elimination",
         "geometry_motion",

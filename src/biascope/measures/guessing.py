@@ -159,7 +159,7 @@ class Guessing(Result):
 
     @property
     def _untrained(self) -> bool:
-        return self.provenance.get("family", {}).get("law") == "initialised"
+        return bool(self.provenance.get("family", {}).get("law") == "initialised")
 
     def _draws(self, count: int) -> str:
         one, many = ("set of inputs", "sets of inputs") if self.at_given_weights else ("draw", "draws")
@@ -196,17 +196,15 @@ class Guessing(Result):
     def story(self) -> Story:
         read = f" Of {self.position} positions, the last one is read." if self.position else ""
         where = f"Measured at {self.provenance.get('probe', 'the inputs')}.{read} A guess is the class of the largest output."
-        steps, meaning = (
-            (),
-            (
-                "These inputs hold no class. So a large share says what the network answers where it has nothing to go by. It "
-                "does not say how accurate it is."
-            ),
+        steps: tuple[Step, ...] = ()
+        meaning = (
+            "No label is used. At inputs without a signal, a large share says what the network answers where it has nothing to go "
+            "by. It does not say how accurate the network is."
         )
         if self._untrained:
             meaning = (
-                "A large share comes from the architecture and its initial law, since these inputs hold no class. The "
-                "favourite class may be another one in each draw. It does not say that training ends with this class."
+                "A large share comes from the architecture and its initial law, since no network has seen a label. The favourite "
+                "class may be another one in each draw. It does not say that training ends with this class."
             )
             command = f"biascope measure guessing {model_word(self.subject)} --weights FILE"
             steps = (Step("Measure trained weights, to see what training left of it.", command),)
