@@ -90,7 +90,7 @@ class Drawn:
             moving = inputs.detach().clone().requires_grad_()
             with torch.enable_grad():
                 outputs = scalar(network(moving + 0)).sum()  # a network may work in place on its input
-            found = torch.autograd.grad(outputs, moving, allow_unused=True, materialize_grads=True)[0]
+            found: Tensor = torch.autograd.grad(outputs, moving, allow_unused=True, materialize_grads=True)[0]
             return found.detach()
 
         return self._finite(in_passes(gradient, self.at_once)(self.network, x).double())
