@@ -8,6 +8,7 @@ For each of the seven networks, with N = 2000 draws (10000 for lenet, 600 for de
     biascope measure mean_gradient NAME --draws N --out RUNS/NAME          # N = 2000; 1000 for densenet121
 
     biascope measure sensitivity NAME --draws N --out RUNS/NAME            # N = 400 for lenet and mlp, 16 for vit
+    biascope measure guessing NAME --out RUNS/guessing/NAME                # logistic_regression, mlp, lenet, resnet18, vit
 
     biascope scan lenet --out RUNS/scan_lenet
     biascope measure pooling_theory --out RUNS/pooling_theory
@@ -38,20 +39,27 @@ then
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+from torch import Tensor, nn
 
 from biascope import load
+from biascope.families.family import Family
 from biascope.measures.complexity import LINEAR, Complexity
 from biascope.measures.covariance import CovarianceResult
+from biascope.measures.guessing import Guessing
+from biascope.measures.memory import memory
 from biascope.measures.sensitivity import Sensitivity
 from biascope.measures.tangent_kernel import pictures as kernel_pictures
 from biascope.papers.nads2020.networks import TITLES
 from biascope.results import draw
+from biascope.results.axes import Axis
 from biascope.results.figures import lines_figure
 from biascope.results.registry import saved_results
+from biascope.tasks.probe import Probe
 
 NETWORKS = {**TITLES, "logistic_regression": "logistic\nregression", "vit": "ViT"}
 HERE = Path(__file__).parent / "images"
@@ -129,6 +137,75 @@ def sensitivities(results: dict[str, Sensitivity]) -> Figure:
         axes.set_title(words, fontsize=10)
     draw.colour_bar(shown, list(panels), False)
     figure.suptitle("Total index of each patch in %, and mean dimension", fontsize=11)
+
+
+def guesses(results: dict[str, Guessing]) -> Figure:
+    """One panel per network: how large a share its favourite class gets in each draw, beside what chance gives."""
+    figure = Figure(figsize=(11, 2.3), layout="constrained")
+    panels = figure.subplots(1, len(results), sharex=True, sharey=True)
+    edges = np.linspace(9, 101, 24)
+    for axes, (name, result) in zip(panels, results.items(), strict=True):
+        draws, inputs = result.guesses.shape
+        each = np.full(draws, 1 / draws)
+        axes.hist(100 * result.favourites, edges, weights=each, color="#1b66b0", label="measured")
+        by_chance = np.histogram(100 * np.arange(inputs + 1) / inputs, edges, weights=result.unbiased)[0]
+        axes.stairs(by_chance, edges, color="#d2570b", linewidth=1.4, label="by chance")
+        axes.set_title(
+            f"{NETWORKS[name].replace(chr(10), ' ')}\nmean {100 * result.favourite_share.value:.0f} %", fontsize=10
+        )
+        axes.set_xlabel("favourite's share in %", fontsize=9)
+    panels[0].set_ylabel("share of draws", fontsize=9)
+    panels[-1].legend(frameon=False, fontsize=8)
+    return figure
+
+
+class LSTM(nn.Module):
+    """Reads the last state of a sequence of three features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells, self.head = nn.LSTM(3, 64, batch_first=True), nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits of the last state."""
+        found: Tensor = self.head(self.cells(x)[0][:, -1])
+        return found
+
+
+class ConvNet(nn.Module):
+    """Two convolutions along time and the mean over steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv1d(3, 32, 5, padding=2), nn.ReLU(), nn.Conv1d(32, 32, 5, padding=2), nn.ReLU()
+        )
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits of the mean."""
+        found: Tensor = self.head(self.layers(x.mT).mean(-1))
+        return found
+
+
+def memories() -> Figure:
+    """How the sensitivity of two networks is shared among 20 steps, and among frequencies."""
+    figure, results = Figure(figsize=(9, 2.8), layout="constrained"), {}
+    for name, build in {"LSTM, last state": LSTM, "convolutions, mean over steps": ConvNet}.items():
+        family = replace(Family.initialised(build, name=name), axes=(Axis("time"), Axis("feature")))
+        results[name] = memory(family, Probe.gaussian((20, 3), num=8, fresh=True), draws=200)
+    panels = figure.subplots(1, 2)
+    for colour, (name, result) in zip(("#1b66b0", "#d2570b"), results.items(), strict=True):
+        for axes, shares in zip(panels, (result.by_step, result.by_frequency), strict=True):
+            values = 100 * np.array([[each.value, each.low, each.high] for each in shares.each()])
+            at = np.arange(len(values))
+            axes.fill_between(at, values[:, 1], values[:, 2], color=colour, alpha=0.25, linewidth=0)
+            axes.plot(at, values[:, 0], ".-", color=colour, label=name)
+            axes.plot(at, 100 * shares.isotropic, ":", color="0.5")
+            axes.set_xlabel(shares.along)
+    panels[0].set_ylabel("share of the sensitivity in %")
+    panels[0].set_xticks(range(0, 20, 3), range(1, 21, 3))
+    panels[1].legend(frameon=False, fontsize=9)
     return figure
 
 
@@ -170,6 +247,11 @@ def main(runs: Path) -> None:
     profiled = {"LeNet": "lenet", "MLP, ReLU": "mlp_relu", "MLP, GELU": "mlp_gelu", "MLP, tanh": "mlp_tanh"}
     profiles = {words: load(runs / f"complexity_{name}" / "complexity") for words, name in profiled.items()}
     complexity_profiles(profiles).savefig(HERE / "complexity.png", dpi=130, facecolor="white")
+    guessed = ("logistic_regression", "vit", "mlp", "lenet", "resnet18")
+    guesses({name: load(runs / "guessing" / name / "guessing") for name in guessed}).savefig(
+        HERE / "guessing.png", dpi=110, facecolor="white"
+    )
+    memories().savefig(HERE / "memory.png", dpi=110, facecolor="white")
     own = (
         "equivariance",
         "feature_elimination",

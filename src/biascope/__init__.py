@@ -84,9 +84,11 @@ if TYPE_CHECKING:
     from biascope.measures.feature_elimination import feature_elimination as feature_elimination
     from biascope.measures.geometry_evolution import geometry_evolution as geometry_evolution
     from biascope.measures.geometry_motion import geometry_motion as geometry_motion
+    from biascope.measures.guessing import guessing as guessing
     from biascope.measures.kernel_rotation import kernel_rotation as kernel_rotation
     from biascope.measures.linearized_training import linearized_training as linearized_training
     from biascope.measures.mean_gradient import mean_gradient as mean_gradient
+    from biascope.measures.memory import memory as memory
     from biascope.measures.merge_check import merge_check as merge_check
     from biascope.measures.pattern_statistics import pattern_statistics as pattern_statistics
     from biascope.measures.pooling_theory import pooling_theory as pooling_theory

@@ -88,6 +88,26 @@ class Drawn:
         found = self._finite(in_passes(both, self.at_once)(self.network, (x, directions)).double())
         return found[:, 0], found[:, 1]
 
+    def gradients(self, x: Tensor, scalar: Callable[[Tensor], Tensor]) -> Tensor:
+        """Gradients ``(n, …)`` of a scalar of the outputs by each input, in float64.
+
+        Args:
+            x: Inputs ``(n, …)``.
+            scalar: Of outputs ``(n, …)``, the numbers ``(n,)``.
+
+        Raises:
+            ValueError: If a gradient is not finite.
+        """
+
+        def gradient(network: Network, inputs: Any) -> Tensor:
+            moving = inputs.detach().clone().requires_grad_()
+            with torch.enable_grad():
+                outputs = scalar(network(moving + 0)).sum()  # a network may work in place on its input
+            found: Tensor = torch.autograd.grad(outputs, moving, allow_unused=True, materialize_grads=True)[0]
+            return found.detach()
+
+        return self._finite(in_passes(gradient, self.at_once)(self.network, x).double())
+
     def at(self, network: Network) -> Drawn:
         """The same draw at other weights."""
         return dataclasses.replace(self, network=network)

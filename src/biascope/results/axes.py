@@ -129,6 +129,24 @@ class InputAxes:
         return () if self.time is None or "height" in self.names else (self.time,)
 
     @property
+    def sequence(self) -> int | None:
+        """Which axis is time, or that of tokens."""
+        return next((place for place, name in enumerate(self.names) if name in ("time", "token")), None)
+
+    def rows_in(self, outputs: tuple[int, ...]) -> int:
+        """How many rows the outputs for one input have, one for each of its steps or tokens; 0 if they have none.
+
+        Example:
+            >>> steps = InputAxes.of([Axis("time"), Axis("feature")], (20, 3))
+            >>> steps.rows_in((20, 10)), steps.rows_in((10,)), steps.rows_in((10, 20)), steps.rows_in((20, 20))
+            (20, 0, 0, 0)
+        """
+        if len(outputs) != 2 or self.sequence is None or outputs[0] == outputs[1]:
+            return 0
+        length = self.shape[self.sequence]
+        return length if outputs[0] == length > 1 else 0
+
+    @property
     def numbers(self) -> str:
         """What one number of an input is called."""
         known = [NOUNS[name][0] for name in self.names if name]
