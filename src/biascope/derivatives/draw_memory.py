@@ -17,9 +17,7 @@ _SPAN_ON_DEVICE = 2**27  # … and on a GPU
 _BACKWARD = 2.5  # times what a backward pass keeps: its gradients, and convolutions written as products
 _OF_SPAN = 3  # inputs, gradients, and gradients while they are put together
 _CHECKED = 10  # inputs in one pass of a check in float64, in passes of one input in float32
-_DECOMPOSED = (
-    7  # arrays of the size of all rows, or of the matrix, in float64: factors, eigenvectors, images and pictures
-)
+_DECOMPOSED = 5  # arrays in float64, each as large as all rows or as the matrix: factors, eigenvectors, images
 
 
 def draws_at_once(numbers: int, run: Run) -> int:

@@ -20,9 +20,7 @@ from biascope.families.inputs import is_real, taken
 from biascope.families.network import Network
 from biascope.runs.run import Run
 
-_ROOM = (
-    2**27
-)  # bytes that backward passes may keep at a time on a CPU, where larger ones leave its caches and are no faster …
+_ROOM = 2**26  # bytes that backward passes may keep at a time on a CPU, where more is no faster …
 _SHARE = 8  # … and on a GPU one part in so many of its memory
 _MOVED = 20.0  # operations in the time in which a byte that a layer leaves behind goes through memory
 _CHECKED = 2e10  # operations of a forward pass of all the inputs that a check looks at
@@ -55,7 +53,7 @@ class OnePass:
 
         Example:
             >>> [OnePass(0.0, kept).inputs_at_once(Run(device="cpu", memory="8GB")) for kept in (5 * 2**20, 2**40)]
-            [25, 1]
+            [12, 1]
         """
         device = run.torch_device
         large = device.type == "cuda"

@@ -23,9 +23,7 @@ from biascope.runs.run import Run
 Sampler = Callable[[torch.Generator, int], Tensor]
 
 _BLOCK = 256  # members whose fresh inputs are drawn in one go, where they are small; part of what a seed means
-_LARGEST = (
-    2**26
-)  # bytes of a block: it is kept until another one is drawn. Not of the memory at hand: it is part of what a seed means
+_LARGEST = 2**26  # bytes of a block, which is kept until another one is drawn; part of what a seed means, too
 
 
 class _LatestBlock:
