@@ -23,7 +23,7 @@ QUICK = {"list", "info", "data list", "data check", "data get"}
 OWN_SHAPE = {"scan"}
 WORDS = {words: [*words.split(), *usual] for words, (usual, *_) in CASES.items() if words not in QUICK}
 WORDS["reproduce"] = ["reproduce", "patterns2021", "theorem 5.1", "--effort", "smoke", "--device", "cpu"]
-SHAPE = {"version", "seconds", "whole", "device", "slowdown", "stages"}
+SHAPE = {"version", "seconds", "whole", "device", "slowdown", "stages", "bytes", "memory_limit"}
 # Settings with which a command would take minutes or more.
 LONG = {
     "kernel": ["kernel", "net.py:build", *ON_DATA, "--draws", "100000"],
@@ -75,6 +75,7 @@ def test_a_dry_run_tells_the_time_and_leaves_nothing_behind(words: str, folder: 
         assert set(document) - {"unknown"} == SHAPE
         assert document["seconds"] > 0
         assert all(KEY.fullmatch(key) for stage in document["stages"] for key in stage)
+    assert words == "reproduce" or 0 < document["bytes"] < document["memory_limit"]
 
 
 @pytest.mark.parametrize("words", LONG)

@@ -99,7 +99,7 @@ def test_gradients_at_the_same_probe_are_taken_once(monkeypatch: pytest.MonkeyPa
     assert not torch.equal(gradients(family, seed=1), first)  # of other networks
     gradients(Family.initialised(build))  # of the same law, but another object
     assert len(taken) == 3
-    monkeypatch.setattr(covariance, "_KEPT_NUMBERS", 0)
+    monkeypatch.setattr(covariance, "_KEPT_BYTES", 0)
     again = Family.initialised(build)
     assert torch.equal(gradients(again), gradients(again))
     assert len(taken) == 5

@@ -397,7 +397,7 @@ def test_normalised_alignment_is_the_rayleigh_quotient() -> None:
 def test_several_targets_at_once_are_one_at_a_time(numbers: int, errors: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     network, x, targets = network_of(smooth_mlp), normal(N, 6), normal(5, N, seed=1)
     alone = [alignment(network, x, target, batch=2, run=CPU64) for target in targets]
-    monkeypatch.setitem(tangent_operator._NUMBERS, "cpu", numbers)
+    monkeypatch.setattr(tangent_operator, "_ON_CPU", 8 * numbers)
     together = alignment(network, x, targets, errors=errors, run=CPU64)
     for name in ("values", "unbiased", "standard_errors") if errors else ("values",):
         close(getattr(together, name), torch.cat([getattr(one, name) for one in alone]))

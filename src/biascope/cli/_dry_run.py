@@ -1,4 +1,4 @@
-"""``--dry-run``: rehearse a command in a temporary folder and print the time that it would take."""
+"""``--dry-run``: rehearse a command in a temporary folder and print the time and the memory that it would take."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ import typer
 
 from biascope.cli.options import Lasting
 from biascope.cli.printing import as_document
+from biascope.runs.byte_size import in_words
 
 if TYPE_CHECKING:
     from biascope.runs.rehearsal import Expectation, StageTime
+    from biascope.runs.run import Run
 
 
 def rehearsed(beside: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -68,13 +70,13 @@ def rehearse(
     answer: Callable[[Expectation], None],
     near: Path | None = None,
 ) -> None:
-    """Tell how long a command would take.
+    """Tell how long a command would take, and how much memory.
 
     Args:
         command: The command.
         given: Its parameters.
         name: Of the one that is a group of :class:`Lasting` options.
-        answer: Prints the time.
+        answer: Prints what is known.
         near: A file on the disk to write to; a temporary folder by default.
     """
     group = given[name]
@@ -133,24 +135,43 @@ def in_time(
 
 
 def print_expectation(known: Expectation, group: Lasting, **more: Any) -> None:
-    """How long a command would take, stage by stage.
+    """How long a command would take, stage by stage, and how much memory.
 
     Args:
-        known: The time.
+        known: Time and memory.
         group: How to print it, and the device.
         more: What else the JSON document says; a command prints it as text in words of its own.
     """
     from biascope.runs.rehearsal import slowdown
     from biascope.runs.run import Run
 
-    device = Run(device=getattr(group, "device", "cpu"), precision=getattr(group, "precision", "float32")).in_words
+    how = {name: getattr(group, name) for name in ("device", "precision") if hasattr(group, name)}
+    run = Run(**{"device": "cpu", **how}, memory=group.memory)
+    device = run.in_words
     if group.as_json:
         stages = [dataclasses.asdict(stage) for stage in known.stages]
         content = {"seconds": known.seconds, "whole": known.whole, "device": device, "slowdown": slowdown()}
+        content |= {"bytes": known.memory, "memory_limit": run.limit}
         typer.echo(as_document(**content, stages=stages, **more))
     else:
         lines = [*(f"  {_stage_in_words(stage)}" for stage in known.stages), _in_words(known, device)]
+        lines += [memory_in_words(known.memory, run)] if known.memory else []
         typer.echo("\n".join([*lines, load_in_words(slowdown())]))
+
+
+def memory_in_words(expected: int, run: Run) -> str:
+    """The memory that a command is expected to take at its peak, and what it may take.
+
+    Args:
+        expected: Bytes of main memory.
+        run: Says what the process may take.
+    """
+    if expected > run.limit:
+        return (
+            f"Expected memory: about {in_words(expected)} at the peak. The command would refuse, because the limit (--memory) is "
+            f"{in_words(run.limit)}."
+        )
+    return f"Expected memory: about {in_words(expected)} at the peak; the limit (--memory) is {in_words(run.limit)}."
 
 
 def load_in_words(slower: float) -> str:

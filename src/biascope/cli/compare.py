@@ -103,6 +103,7 @@ def _print_expected(
             stages += [stage.of(each.subject) for stage in each.stages]
             stages += [] if each.whole else [StageTime(f"{each.subject}: draws", 1, 0, LIMIT, None)]
         seconds = sum(stage.seconds or stage.spent for stage in stages)
-        print_expectation(Expectation(seconds, tuple(stages), all(each.whole for each in known)), work)
+        memory = max((each.memory for each in known), default=0)
+        print_expectation(Expectation(seconds, tuple(stages), all(each.whole for each in known), memory), work)
 
     in_time(predict, answer, budget=math.inf)

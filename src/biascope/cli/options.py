@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from biascope.cli._settings_file import apply_file
 from biascope.derivatives.sampling import Sampling
 from biascope.editing.reading import Reading
 from biascope.results.axes import Axis, named_axes
+from biascope.runs.byte_size import byte_size
 
 if TYPE_CHECKING:
     from biascope.families.family import Family
@@ -182,7 +182,15 @@ On = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder for results and report; in biascope-runs by default.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Run the work even if it would take more than a day.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the expected time and stop.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the expected time and memory, and stop.")]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        help="Main memory that the command may take, such as 2GB. Work is cut to fit, and what cannot be is refused.",
+        show_default="half of what is free",
+    ),
+]
 Config = Annotated[
     Path | None,
     typer.Option(
@@ -297,7 +305,12 @@ class Lasting(Output):
     """How a command prints that may take long."""
 
     dry_run: DryRun = False
+    memory: Memory = None
     config: Config = None
+
+    def __post_init__(self) -> None:
+        if self.memory is not None:
+            byte_size(self.memory, "--memory", "2GB")
 
 
 @dataclass(frozen=True)
@@ -324,6 +337,7 @@ class Work(Lasting):
             on=on,
             data_root=data_root,
             patience=None if self.yes else _A_DAY,
+            memory=self.memory,
         )
         if on is None:
             _ = run.torch_device
@@ -524,21 +538,3 @@ def whole_numbers(text: str, option: str) -> tuple[int, ...]:
         raise ValueError(
             f"{option} must be whole numbers separated by commas, got {text!r}. Pass 2000,1000."
         ) from error
-
-
-_SIZES = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-
-
-def byte_size(text: str, option: str) -> int:
-    """A number of bytes, written as ``5GB``, ``1.5 MiB`` or ``300``.
-
-    Example:
-        >>> [byte_size(text, "--shard-size") for text in ("5GB", "1.5 MiB", "300")]
-        [5000000000, 1572864, 300]
-    """
-    parts = re.fullmatch(r"([\d.]+)\s*([A-Za-z]*)", text.strip())
-    try:
-        assert parts is not None
-        return int(float(parts[1]) * _SIZES[parts[2].upper()])
-    except (AssertionError, ValueError, KeyError) as error:
-        raise ValueError(f"{option} must be a size such as 5GB, 500MB or 1GiB, got {text!r}. Pass 5GB.") from error

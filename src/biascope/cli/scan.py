@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biascope.cli._dry_run import check_place, in_time, load_in_words
+from biascope.cli._dry_run import check_place, in_time, load_in_words, memory_in_words
 from biascope.cli._settings_file import keep_settings
 from biascope.cli.options import DataOptions, Model, NetworkOptions, SeededWork, with_groups
 from biascope.cli.printing import print_json, print_results
@@ -85,6 +85,7 @@ def scan(
 def _print_time(known: ScanTime, run: Run, as_json: bool) -> None:
     """Print the expected time of each measurement, as far as it was found in time."""
     from biascope.results.wording import duration
+    from biascope.runs.byte_size import in_words
     from biascope.runs.rehearsal import LIMIT, slowdown
 
     if as_json:
@@ -105,6 +106,8 @@ def _print_time(known: ScanTime, run: Run, as_json: bool) -> None:
             device=run.in_words,
             slowdown=slowdown(),
             whole=known.whole,
+            bytes=known.memory,
+            memory_limit=run.limit,
             costs=rows,
         )
         return
@@ -113,10 +116,12 @@ def _print_time(known: ScanTime, run: Run, as_json: bool) -> None:
     for stage in known.stages:
         typer.echo(
             f"  {stage.name:22} {stage.pieces} draws, {stage.estimator}: about {duration(stage.seconds or 0.0)} and "
-            f"{stage.memory / 2**20:,.0f} MiB ({stage.method})"
+            f"{in_words(stage.memory)} ({stage.method})"
         )
     if told := next((stage.told for stage in known.stages if stage.told), ""):
         typer.echo(f"  {told}")
     if not known.whole:
         typer.echo(f"Expected time: more than {LIMIT:g} seconds. They did not suffice to predict it.")
+    if known.memory:
+        typer.echo(memory_in_words(known.memory, run))
     typer.echo(load_in_words(slowdown()))

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from biascope.derivatives.draw_memory import GROUPS, draws_at_once, expected_memory
 from biascope.derivatives.fastest import Fastest, Way
 from biascope.derivatives.gradients import input_difference, input_gradient, plain_attention
 from biascope.derivatives.initial_zeros import zero_layers
@@ -31,17 +33,16 @@ from biascope.families.network import Network
 from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.identity import content_of
 from biascope.runs.latest import Latest
+from biascope.runs.memory import trim
 from biascope.runs.randomness import forked_rng, seed_of
 from biascope.runs.run import Run
 from biascope.runs.trials import Trials
 from biascope.tasks.probe import Probe
 
 ESTIMATORS = ("exact", "difference")
-GROUPS = 32  # blocks of the jackknife, and units of resuming
 ROUNDED = 0.05  # of the spread: the most that rounding may be, 0.25 % of the variance
-_KEPT_NUMBERS = 2**25  # gradient entries kept for another measurement of the same networks at the same probe
+_KEPT_BYTES = 2**27  # of gradients kept for another measurement of the same networks at the same probe
 _BATCH = 256  # most inputs of one network in a pass
-_SPAN_NUMBERS = 2**25  # gradient entries held at once before they are folded into the sums
 
 
 _CHECKED = Latest[tuple[tuple[int, ...], float]]()  # of a network
@@ -78,10 +79,11 @@ class GradientSampler:
         self.estimator, self.step, self.readout = estimator, step, readout
         self.rounded = 0.0  # length of what rounding of the outputs adds to a difference
         self._draws = family.draws(seed=seed, run=run)
+        self._kept = run.room(_KEPT_BYTES)
         self._how = estimator, step, readout, seed, run.torch_device, run.precision
         with plain_attention(), self._random_state(0):
             self._pass = pass_tried(family.template.to(run.torch_device, run.dtype), self.first_inputs())
-            self._fitting = self._pass.inputs_at_once(run.torch_device)
+            self._fitting = self._pass.inputs_at_once(run)
             few = self.few_inputs()
             self.output_shape, self.rounded = _CHECKED.get(
                 family.template, (content_of(few), *self._how), lambda: self._checked_outputs(few)
@@ -116,12 +118,17 @@ class GradientSampler:
     @property
     def stride(self) -> int:
         """Most draws to compute at once: limited by memory, and to two seconds of work that an interruption may cost."""
-        fitting = min(self._draws.block_size, _SPAN_NUMBERS // max(1, self.probe.num * self.size))
+        fitting = self._most
         if self.settled:
             fitting = min(fitting, int(2.0 * self.rate))
         elif self.run.torch_device.type == "cpu":
             fitting = min(fitting, max(32, self._fastest.wanted))
         return max(1, fitting)
+
+    @functools.cached_property
+    def _most(self) -> int:
+        """Most draws whose gradients are held at once."""
+        return min(self._draws.block_size, draws_at_once(self.probe.num * self.size, self.run))
 
     def expected_seconds(self, draws: int) -> float:
         """Time for a number of draws, from timing a few: at most about two seconds of them."""
@@ -133,6 +140,13 @@ class GradientSampler:
         if self.family.size == 1 or not self.rate:  # or the gradients are known from another measurement
             return (time.perf_counter() - begin) * draws / done
         return draws / self.rate
+
+    def expected_memory(self, draws: int, rows: int) -> int:
+        """Bytes of main memory that the covariance of so many draws takes, each of which adds so many rows."""
+        family = self.family
+        return expected_memory(
+            self._pass, family.num_parameters, family.size, self.probe, self.size, draws, rows, self.run
+        )
 
     def gradients(self, start: int, stop: int, advance: Callable[[int], None] | None = None) -> Tensor:
         """Gradients ``(stop − start, n, D)`` of draws ``start … stop−1``.
@@ -151,9 +165,15 @@ class GradientSampler:
             return torch.stack([kept[draw] for draw in range(start, stop)])
         found = self._found(start, stop, advance)
         for draw, gradient in zip(range(start, stop), found, strict=True):
-            if (len(kept) + 1) * gradient.numel() <= _KEPT_NUMBERS:
+            if (len(kept) + 1) * gradient.nbytes <= self._kept:
                 kept[draw] = gradient.clone()
         return found
+
+    def release(self) -> None:
+        """Give back the memory of weights and inputs that were drawn last; they are drawn again if they are asked for."""
+        self._draws.release()
+        self.probe.release()
+        trim()
 
     def _found(self, start: int, stop: int, advance: Callable[[int], None] | None) -> Tensor:
         inputs = self.probe.inputs(start, stop, self.run)
@@ -190,7 +210,7 @@ class GradientSampler:
         return input_difference(network, inputs, step=self.step)
 
     def _ways(self) -> list[Way]:
-        device, most, paired = self.run.torch_device, self._draws.block_size, self.probe.fresh
+        device, most, paired = self.run.torch_device, self._most, self.probe.fresh
         network = self.family.template.to(device, self.run.dtype).read(self.readout)
         if self.estimator == "exact":
             return exact_ways(network, device, paired=paired, most=most, inputs=self.probe.num, fitting=self._fitting)
@@ -353,6 +373,11 @@ def gradient_covariance(
         raise ValueError(
             f"centred=True must store every gradient, and {draws} draws of {size} numbers are too many. Pass centred=False."
         )
+    run.expects(
+        f"A covariance of {draws} draws of {sampler.family.name}",
+        sampler.expected_memory(draws, 2 if of_means else inputs),
+        "Pass fewer draws (--draws) or a smaller input",
+    )
     trials = Trials(
         "gradient covariance",
         run,
@@ -393,6 +418,7 @@ def gradient_covariance(
                     GradientCovariance(finished, centred, inputs, rounding), leading
                 ) >= (stable or 1.0):
                     break
+    sampler.release()
     covariance = GradientCovariance(finished, centred, inputs, rounding)
     if centred:
         _check_digits(covariance, sampler)

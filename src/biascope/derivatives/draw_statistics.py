@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.backends import cudnn, mkldnn
 from torch.utils._pytree import tree_map
 
-from biascope.derivatives.covariance import GROUPS
+from biascope.derivatives.draw_memory import GROUPS
 from biascope.derivatives.gradients import forward_only, plain_attention
 from biascope.derivatives.measurable import check_variation, checked_outputs
 from biascope.derivatives.one_pass import in_passes, pass_tried
@@ -198,7 +198,7 @@ def draw_statistics(
         few = taken(first, slice(one.inputs_checked(probe.num)))
         checked_outputs(family, few, probe, run)
         check_variation(family, members)
-    at_once = one.inputs_at_once(device)
+    at_once = one.inputs_at_once(run)
 
     def of_draws(start: int, stop: int, advance: Callable[[int], None]) -> Tensor:
         found = []

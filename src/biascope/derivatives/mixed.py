@@ -31,7 +31,8 @@ from biascope.runs.run import Run
 from biascope.runs.trials import Trials
 from biascope.tasks.probe import Probe
 
-_COLUMN_NUMBERS = {"cpu": 2**25, "cuda": 2**30}  # numbers that the columns of one go may take
+_COLUMN_NUMBERS = {"cuda": 2**30}  # numbers that the columns of one go may take …
+_COLUMN_BYTES = 2**27  # … and bytes on a CPU
 _ACTIVATIONS = 200  # numbers per input entry that a column needs besides those of the weights, roughly
 
 Span = tuple[int, int]
@@ -97,7 +98,8 @@ class MixedDerivative:
         family.check_forward(tree_map(lambda leaf: leaf[0], inputs) if probe.fresh else inputs, self.run)
         self.size = sum(math.prod(leaf.shape[lead:]) for leaf in leaves if leaf.is_floating_point())
         self.parameters = family.num_parameters
-        self.numbers = _COLUMN_NUMBERS.get(self.device.type, 2**28)
+        small = self.run.room(_COLUMN_BYTES) // self.run.dtype.itemsize
+        self.numbers = small if self.device.type == "cpu" else _COLUMN_NUMBERS.get(self.device.type, 2**28)
         self._alone = False
         if self.step is not None:
             self._check_step(self.step)

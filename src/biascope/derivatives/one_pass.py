@@ -18,8 +18,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 from biascope.derivatives.gradients import plain_attention
 from biascope.families.inputs import is_real, taken
 from biascope.families.network import Network
+from biascope.runs.run import Run
 
-_ROOM = 2**29  # bytes that backward passes may keep at a time on a CPU …
+_ROOM = 2**26  # bytes that backward passes may keep at a time on a CPU, where more is no faster …
 _SHARE = 8  # … and on a GPU one part in so many of its memory
 _MOVED = 20.0  # operations in the time in which a byte that a layer leaves behind goes through memory
 _CHECKED = 2e10  # operations of a forward pass of all the inputs that a check looks at
@@ -47,14 +48,16 @@ class OnePass:
         """
         return self.operations + _MOVED * self.kept
 
-    def inputs_at_once(self, device: torch.device) -> int:
+    def inputs_at_once(self, run: Run) -> int:
         """How many inputs backward passes may take at a time.
 
         Example:
-            >>> [OnePass(0.0, kept).inputs_at_once(torch.device("cpu")) for kept in (22 * 2**20, 2**40)]
-            [23, 1]
+            >>> [OnePass(0.0, kept).inputs_at_once(Run(device="cpu", memory="8GB")) for kept in (5 * 2**20, 2**40)]
+            [12, 1]
         """
-        room = _ROOM if device.type == "cpu" else torch.cuda.get_device_properties(device).total_memory // _SHARE
+        device = run.torch_device
+        large = device.type == "cuda"
+        room = torch.cuda.get_device_properties(device).total_memory // _SHARE if large else run.room(_ROOM)
         return max(1, room // max(1, self.kept))
 
     def inputs_checked(self, inputs: int) -> int:

@@ -122,9 +122,11 @@ def eigenpairs(
     lengths = vectors.norm(dim=0) * vectors.gather(0, vectors.abs().argmax(0, keepdim=True))[0].sign()
     vectors = vectors / lengths
     # The iteration has the product at hand; for an expensive operator one more would be felt.
+    factor = matrix = None  # each has as many numbers as the eigenvectors
     image = operator.matmul(vectors) if image is None else image[:, order] / lengths
-    scaled = (vectors if metric is None else metric.matmul(vectors)) * values
-    residuals = (image - scaled).norm(dim=0) / values.abs().max().clamp_min(1e-300)
+    image -= (vectors if metric is None else metric.matmul(vectors)) * values
+    residuals = image.norm(dim=0) / values.abs().max().clamp_min(1e-300)
+    del image
     return Spectrum(values, vectors.T.contiguous(), residuals, method)
 
 

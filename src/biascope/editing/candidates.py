@@ -105,10 +105,21 @@ def candidates_of(
         )
     if is_vector(start):
         raise ValueError(f"The base must hold weights, but {start.name} holds a task vector. Pass its base first.")
+    _expect_memory(start, len(ends), run)
     names = distinct(each.label for each in ends)
     places = dict(zip(names, sets if len(sets) > 1 else list(sets) * len(names), strict=True))
     use = _encoded if _is_encoder(start, reading) else _built
     return use(start, dict(zip(names, ends, strict=True)), places, control, reading, run)
+
+
+def _expect_memory(start: Checkpoint, models: int, run: Run) -> None:
+    """Refuse models that do not fit: the base, its network, a task vector of each model, and two models while one is read or edited."""
+    numbers = sum(math.prod(tensor.shape) for tensor in start.tensors.values())
+    run.expects(
+        f"A check of {models} models of {numbers:,} parameters",
+        4 * numbers * (models + 4),
+        "Pass fewer models",
+    )
 
 
 def kept_by_apply(base: Path, models: Sequence[Path], head: str) -> str | None:

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import torch
+from typing_extensions import override
 
 from biascope.families import weights
 from biascope.families.network import Network
@@ -54,6 +55,10 @@ class Draws(ABC):
             return self[indices[0] : indices[0] + len(indices)]
         return _end_to_end([self[index : index + 1] for index in indices])
 
+    def release(self) -> None:
+        """Give back the memory of the block that was drawn last."""
+        return
+
     @abstractmethod
     def _members(self, start: int, stop: int) -> Network:
         """Members ``start … stop−1``."""
@@ -98,6 +103,10 @@ class InitialDraws(Draws):
         self._build, self._tape, self._name = build, tape, name
         self._drawn_on = run.torch_device
         self._held: tuple[int, Network] | None = None
+
+    @override
+    def release(self) -> None:
+        self._held = None
 
     def _members(self, start: int, stop: int) -> Network:
         device = self.run.torch_device
@@ -149,6 +158,10 @@ class MappedDraws(Draws):
     ) -> None:
         super().__init__(template, seed, run)
         self._before, self._transform = before, transform
+
+    @override
+    def release(self) -> None:
+        self._before.release()
 
     def _members(self, start: int, stop: int) -> Network:
         return self._transform(self._before[start:stop])

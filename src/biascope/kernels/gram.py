@@ -27,6 +27,7 @@ from biascope.kernels.plan import (
     explanation,
     kernel_parts,
     parts_in_larger_batches,
+    passes,
     usual_sizes,
 )
 from biascope.kernels.proof import Proof
@@ -137,6 +138,7 @@ def tangent_gram(
     """
     run = run or Run()
     engine, proof = _engine(network, x, other, kernel, parameters, sizes, run)
+    run.expects(engine.title, engine.expected_memory(run), "Pass fewer samples (--samples)")
     matrix = engine.matrix(x, other, panels, run, label)
     error = proof.error(matrix, engine.outputs, kernel == "trace", run.precision)
     proof.check(error, run.precision)
@@ -214,6 +216,16 @@ def _outputs(network: Network, x: Any, kernel: str) -> list[int | None]:
     return list(range(found.reshape(1, -1).shape[1]))
 
 
+def matrix_bytes(samples: int, others: int | None, run: Run) -> int:
+    """Bytes of a kernel matrix.
+
+    Example:
+        >>> matrix_bytes(5000, None, Run(device="cpu"))
+        100000000
+    """
+    return (8 if run.precision == "float64" else 4) * samples * (others or samples)
+
+
 @dataclass(frozen=True)
 class Engine:
     """Computes panels of one kernel; what a worker is given."""
@@ -229,6 +241,25 @@ class Engine:
     def explanation(self, run: Run) -> str:
         """See :func:`biascope.kernels.plan.explanation`."""
         return explanation(self.parts, self.samples, self.others, self.sizes, run.dtype.itemsize)
+
+    @property
+    def title(self) -> str:
+        """What is computed, for errors."""
+        size = f"{self.samples:,} samples" if self.others is None else f"{self.samples:,} × {self.others:,} samples"
+        return f"A tangent kernel of {size}"
+
+    def expected_memory(self, run: Run) -> int:
+        """Bytes of main memory for the matrix, its panels where they are saved, and what rules keep of all samples."""
+        number = matrix_bytes(self.samples, self.others, run) * (len(self.outputs) if self.kernel == "each" else 1)
+        if run.on is not None or run.torch_device.type != "cpu":
+            return number
+        saved = 1 if run.folder is None or self.samples < _SMALL else 2
+        count = self.samples + (self.others or 0)
+        itemsize = 8 if run.precision == "float64" else 4
+        kept = [sum(part.rule.cost.kept for part in group) * count for group in passes(self.parts, count, self.sizes)]
+        differentiated = 3 * self.sizes.chunk * max(1, sum(part.rule.cost.kept for part in self.parts))
+        blocks = 4 * self.sizes.block
+        return int(saved * number + itemsize * (max(kept, default=0) + differentiated + blocks))
 
     def matrix(self, x: Any, other: Any, panels: int | None, run: Run, label: str) -> Tensor:
         """The whole matrix: on the device where nothing is kept or sent away, else on the CPU."""

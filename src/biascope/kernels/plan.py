@@ -252,7 +252,7 @@ def chosen_parameters(network: Network, patterns: Sequence[str] | None) -> list[
 
 
 def usual_sizes(parts: Sequence[Part], run: Run) -> Sizes:
-    """Sizes that suit a device, by its total memory alone, so that a repeated command finds the same."""
+    """Sizes that suit a device, by its total memory alone or by what a run may take, so that a repeated command finds the same."""
     each = max(1, sum(part.rule.cost.kept for part in parts))
     if run.on is None and run.torch_device.type == "cuda":
         device = run.torch_device
@@ -260,8 +260,9 @@ def usual_sizes(parts: Sequence[Part], run: Run) -> Sizes:
         chunk = max(1, min(1024, int(0.04 * numbers) // (3 * each)))
         return Sizes(chunk, int(0.55 * numbers), int(0.08 * numbers))
     # On a CPU small pieces stay in its caches, and more than a gigabyte is not asked for without need.
-    chunk = max(1, min(128, 2**25 // (3 * each)))
-    return Sizes(chunk, 2**28, 2**22)
+    here = run.on is None
+    kept, rows = (run.room(2**30, 2), run.room(2**27)) if here else (2**30, 2**27)
+    return Sizes(max(1, min(128, rows // 4 // (3 * each))), kept // 4, run.room(2**24) // 4 if here else 2**22)
 
 
 def passes(parts: Sequence[Part], samples: int, sizes: Sizes) -> list[list[Part]]:

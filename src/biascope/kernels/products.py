@@ -34,7 +34,8 @@ from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 
-_NUMBERS = {"cpu": 2**25, "cuda": 2**30}  # numbers that the rows of a batch, or k vectors in weight space, may take
+_NUMBERS = {"cuda": 2**30}  # numbers that the rows of a batch, or k vectors in weight space, may take
+_ON_CPU = 2**27  # … in bytes, on a CPU
 _BATCH = {"cpu": 128, "cuda": 1024}  # inputs of one pass; halved where they do not fit
 _FORMED = 1024  # largest n or p whose square matrix is formed for eigenpairs
 _CHECKED = 4  # inputs, spread over the data, whose outputs must not depend on the batch
@@ -95,7 +96,8 @@ class TangentKernel(LinearOperator):
         self._check_inputs(network.to(self.device, next(iter(network.params.values())).dtype))
         self.parameters = weights.count(network.params)
         self._lengths = [tensor.numel() for tensor in network.params.values()]
-        self._budget = _NUMBERS.get(self.device.type, 2**28)
+        small = self.run.room(_ON_CPU) // self.run.dtype.itemsize
+        self._budget = small if self.device.type == "cpu" else _NUMBERS.get(self.device.type, 2**28)
         self._batches = self._multiplies = True  # until the network turns out not to be mapped over inputs or vectors
         self._held: Tensor | None = None
         self._sketches: dict[tuple[int, int], TraceSketch] = {}

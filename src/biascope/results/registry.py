@@ -171,6 +171,8 @@ class Measurement(Generic[P, R]):
         return under_torch_defaults(self._measured)(*args, **settings)
 
     def _measured(self, *args: P.args, **settings: P.kwargs) -> R:
+        from biascope.runs.memory import trim
+
         bound = inspect.signature(self.function).bind(*args, **settings)
         bound.apply_defaults()
         label = self.name.replace("_", " ")
@@ -181,6 +183,7 @@ class Measurement(Generic[P, R]):
         begin = time.perf_counter()
         with phase(label):
             result = self.function(*bound.args, **bound.kwargs)
+        trim()
         return dataclasses.replace(
             result, provenance=self._provenance(bound, result, told, time.perf_counter() - begin)
         ).check()

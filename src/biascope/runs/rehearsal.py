@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from biascope.runs import progress
+from biascope.runs.memory import most_used
 
 # A dry run answers within ten seconds, of which Python needs two to begin.
 BUDGET = 5.0  # seconds after which a rehearsal is stopped if the pace is known, or when it becomes known
@@ -52,17 +53,19 @@ class StageTime:
 
 @dataclass(frozen=True)
 class Expectation:
-    """How long some work takes.
+    """How long some work takes, and how much memory.
 
     Attributes:
         seconds: All of it, or as much of it as is known.
         stages: In order; of stages within others, the outermost.
         whole: Whether nothing may follow that is not counted.
+        memory: Bytes of main memory that the process takes at its peak, as far as is known.
     """
 
     seconds: float
     stages: tuple[StageTime, ...]
     whole: bool
+    memory: int
 
 
 class Rehearsal:
@@ -99,6 +102,7 @@ class Rehearsal:
         self._open: list[_RehearsedStage] = []
         self._ended: list[StageTime] = []
         self._known: Expectation | None = None
+        self.memory = 0  # bytes that work has said it takes
         self._over = threading.Event()
         self._lock = threading.Lock()
 
@@ -127,7 +131,7 @@ class Rehearsal:
         with self._lock:
             stopped = self._known is not None
             if not stopped:
-                self._known = Expectation(time.monotonic() - self._begin, tuple(self._ended), whole=True)
+                self._known = self._of(time.monotonic() - self._begin, self._ended, whole=True)
         return stopped  # whatever the work made of being stopped
 
     @contextlib.contextmanager
@@ -182,8 +186,11 @@ class Rehearsal:
                 expected = outermost.expected(self._open[1:])
                 stages.append(outermost.time(expected))
                 seconds = max(seconds, outermost.begin - self._begin + (expected or 0.0))
-            self._known = Expectation(seconds, tuple(stages), whole=False)
+            self._known = self._of(seconds, stages, whole=False)
             return True
+
+    def _of(self, seconds: float, stages: list[StageTime], whole: bool) -> Expectation:
+        return Expectation(seconds, tuple(stages), whole, max(self.memory, most_used()))
 
     def _watch(self) -> None:
         """End what does not count its pieces, or whose first piece takes too long."""
@@ -295,6 +302,13 @@ def at_hand(count: int) -> None:
         rehearsal.at_hand(count)
     else:
         progress.at_hand(count)
+
+
+def expect_memory(size: int) -> None:
+    """How many bytes of main memory the process will take with the work at hand."""
+    rehearsal = _CURRENT.get()
+    if rehearsal is not None:
+        rehearsal.memory = max(rehearsal.memory, size)
 
 
 def slowdown() -> float:

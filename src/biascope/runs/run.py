@@ -13,8 +13,11 @@ from pathlib import Path
 import torch
 
 from biascope.runs.ambient import PRECISION
+from biascope.runs.byte_size import byte_size, enough
+from biascope.runs.byte_size import in_words as amount
+from biascope.runs.memory import LIBRARIES, piece, used, usual_limit
 from biascope.runs.progress import Stage, in_words
-from biascope.runs.rehearsal import counted
+from biascope.runs.rehearsal import counted, expect_memory
 
 PRECISIONS = {
     "float64": torch.float64,
@@ -41,6 +44,9 @@ class Run:
             else a new local one. ``"ray://head:10001"``: a cluster elsewhere.
         data_root: Folder of data sets. Only this process reads it: on a cluster, samples are sent with the work.
         patience: Seconds that one piece of work may take; longer work is refused soon after it starts.
+        memory: Main memory that the process may take at its peak, in bytes or as ``"2GB"``; by default what it takes already and half
+            of what is free, at least 1 GB. Work is cut into pieces that fit, and what cannot be is refused. Only the last digits of
+            results depend on it.
 
     Example:
         >>> Run(device="cpu").torch_device
@@ -54,8 +60,11 @@ class Run:
     on: str | None = None
     data_root: Path | None = None
     patience: float | None = None
+    memory: int | str | None = None
 
     def __post_init__(self) -> None:
+        if self.memory is not None:
+            object.__setattr__(self, "memory", byte_size(str(self.memory), "memory", "2GB"))
         if self.precision not in PRECISIONS:
             known = ", ".join(repr(name) for name in PRECISIONS)
             raise ValueError(f"precision must be one of {known}, got {self.precision!r}. Pass precision='float32'.")
@@ -108,6 +117,42 @@ class Run:
         if self.precision == "tf32" and self.torch_device.type == "cuda":
             return 2.0**-11
         return float(torch.finfo(self.dtype).eps)
+
+    @property
+    def limit(self) -> int:
+        """Bytes of main memory that the process may take."""
+        return usual_limit() if self.memory is None else int(self.memory)
+
+    def room(self, most: int, parts: int = 8) -> int:
+        """Bytes of main memory that a piece of work may take; see :func:`biascope.runs.memory.piece`."""
+        return piece(self.limit, most, parts)
+
+    def expects(self, what: str, memory: int, instead: str) -> None:
+        """Say before work begins how much main memory it takes. A dry run prints it.
+
+        Args:
+            what: The work, as the subject of a sentence.
+            memory: Bytes beside those that the process holds.
+            instead: What to do where it is too much, as a sentence without its full stop.
+
+        Raises:
+            ValueError: If it is more than the limit.
+
+        Example:
+            >>> Run(memory="2GB").expects("The matrix", 10**11, "Pass fewer samples")
+            Traceback (most recent call last):
+            ...
+            ValueError: The matrix needs about 100... GB of memory, but ... 2.0 GB. Pass fewer samples, or --memory 10...
+        """
+        peak = max(used(), LIBRARIES) + memory
+        expect_memory(peak)
+        limit = self.limit
+        if peak > limit:
+            allowed = "the limit is half of what is free," if self.memory is None else "--memory allows"
+            raise ValueError(
+                f"{what} needs about {amount(peak)} of memory, but {allowed} {amount(limit)}. {instead}, or --memory {enough(peak)} "
+                f'(in Python, Run(memory="{enough(peak)}")).'
+            )
 
     @contextlib.contextmanager
     def products(self) -> Iterator[None]:

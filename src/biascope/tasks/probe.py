@@ -23,7 +23,7 @@ from biascope.runs.run import Run
 Sampler = Callable[[torch.Generator, int], Tensor]
 
 _BLOCK = 256  # members whose fresh inputs are drawn in one go, where they are small; part of what a seed means
-_LARGEST = 2**29  # bytes of a block: it is kept until another one is drawn
+_LARGEST = 2**26  # bytes of a block, which is kept until another one is drawn; part of what a seed means, too
 _FILTERED = 64  # inputs that are made smooth in one go
 
 
@@ -35,6 +35,9 @@ class _LatestBlock:
 
     def __reduce__(self) -> tuple[type[_LatestBlock], tuple[()]]:
         return _LatestBlock, ()  # another process draws its own: that is faster than sending it
+
+    def release(self) -> None:
+        self._held = None
 
     def get(self, device: torch.device, block: int, draw: Callable[[], Any]) -> Any:
         key, held = (str(device), block), self._held
@@ -215,6 +218,10 @@ class Probe:
         while members > 1 and members * size > _LARGEST:
             members //= 2
         return members
+
+    def release(self) -> None:
+        """Give back the memory of the fresh inputs that were drawn last."""
+        self._latest.release()
 
     def inputs(self, start: int, stop: int, run: Run) -> Any:
         """Inputs for members ``start … stop−1``: ``(n, …)`` if fixed, ``(stop − start, n, …)`` if fresh."""

@@ -10,7 +10,8 @@ import typer
 from biascope.cli._dry_run import rehearsed
 from biascope.cli.merge.checkpoints import CHECKPOINT, Base
 from biascope.cli.merge.results import TABLES, save_and_print
-from biascope.cli.options import Lasting, Unrelated, byte_size, with_groups
+from biascope.cli.options import Lasting, Unrelated, with_groups
+from biascope.runs.byte_size import byte_size
 
 MODELS_HELP = (
     f"Fine-tuned models, saved task vectors or LoRA adapters, each with its weight: A=0.4 B=-0.5. Each is {CHECKPOINT}, or a folder "
@@ -64,7 +65,7 @@ def apply(
             unrelated=unrelated,
             shard_bytes=size,
             overwrite=overwrite,
-            run=Run(progress=not output.quiet),
+            run=Run(progress=not output.quiet, memory=output.memory),
         )
     except KeyboardInterrupt:
         typer.echo("Stopped. Nothing was written. The same command starts again.", err=True)

@@ -45,5 +45,5 @@ def print_expected(
         typer.echo(
             f"  not counted, because they have no committed run at {effort} effort: figures {', '.join(unknown)}"
         )
-    expected = Expectation(sum(stage.seconds or 0.0 for stage in stages), tuple(stages), whole=not unknown)
+    expected = Expectation(sum(stage.seconds or 0.0 for stage in stages), tuple(stages), whole=not unknown, memory=0)
     print_expectation(expected, work, unknown=unknown)

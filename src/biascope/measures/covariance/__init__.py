@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from biascope.tasks.probe import Probe
 
 _SIMILARITY_SIZES = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500)
+_TRANSFORMED = 64  # directions whose Fourier transforms are held at once
 _TOLERANCE = 1e-4  # relative residual of eigenpairs that are iterated for: far below what finitely many draws blur
 
 
@@ -315,8 +316,11 @@ class CovarianceResult(Result, ABC):
         """
         if not self.input_axes.image or min(self.input_shape[-2:]) < 4:
             return None
-        power = np.abs(np.fft.fft2(self.directions.reshape(-1, *self.input_shape), norm="ortho")) ** 2
-        energy = np.tensordot(self.eigenvalues, power, 1).reshape(-1, *self.input_shape[-2:]).sum(0)  # over channels
+        energy = np.zeros(self.input_shape[-2:])
+        for first in range(0, len(self.directions), _TRANSFORMED):
+            some = slice(first, first + _TRANSFORMED)
+            power = np.abs(np.fft.fft2(self.directions[some].reshape(-1, *self.input_shape), norm="ortho")) ** 2
+            energy += np.tensordot(self.eigenvalues[some], power, 1).reshape(-1, *energy.shape).sum(0)  # over channels
         return np.asarray(energy / energy.sum())
 
     def evenly(self) -> str:

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import functools
 import html
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,9 @@ from typing import Any
 
 from torch import nn
 
-from biascope.derivatives.draw_times import pass_of
+from biascope.derivatives.draw_memory import expected_memory
+from biascope.derivatives.draw_times import Outline, pass_of
+from biascope.derivatives.one_pass import OnePass
 from biascope.derivatives.sampling import Amount, Sampling
 from biascope.families.family import Family
 from biascope.families.held import Holding
@@ -249,10 +252,24 @@ def probes(size: int | None, shape: tuple[int, ...], sampling: Sampling, amount:
     return {**found, "average_geometry": Probe.gaussian(shape, num=amount.geometry_inputs, fresh=True, seed=seed)}
 
 
+def memory_of(
+    name: str,
+    model: Family | Outline,
+    one: OnePass | None,
+    probe: Probe,
+    shape: tuple[int, ...],
+    amount: Amount,
+    run: Run,
+) -> int:
+    """Bytes of main memory that a measurement of a scan takes, beside libraries and the network."""
+    rows = 2 if name == "mean_gradient" else probe.num
+    return expected_memory(one, model.num_parameters, model.size, probe, math.prod(shape), amount.draws, rows, run)
+
+
 def _measure(
     family: Family, shape: tuple[int, ...], sampling: Sampling, data: Arrays | None, run: Run
 ) -> Iterator[Result]:
-    one = pass_of(family, shape, run) if sampling.draws is None else None
+    one = pass_of(family, shape, run)
     amount = sampling.amount(one, family.num_parameters, family.size, run)
     fewer = amount.told(one, family.size)
     wanted = probes(family.size, shape, sampling, amount)
@@ -275,6 +292,10 @@ def _measure(
         draws, fewer = found.draws, found.told()
     if fewer:
         warnings.warn(fewer, stacklevel=2)
+    most = dataclasses.replace(amount, draws=max(draws, amount.draws))
+    needed = max(memory_of(name, family, one, probe, shape, most, run) for name, probe in wanted.items())
+    less = "Pass a smaller input (--input) or fewer draws (--draws)"
+    run.expects(f"A scan of {family.name} with {draws} draws", needed, less)
     common = {"readout": sampling.readout, "seed": sampling.seed, "run": run}
     for name, probe in wanted.items():
         own: dict[str, Any] = {"draws": draws if name == "mean_gradient" else amount.draws}

@@ -9,22 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from biascope.derivatives.covariance import GROUPS
 from biascope.derivatives.draw_times import DrawTimes, Outline, outlined
-from biascope.derivatives.moments import DENSE_LIMIT
 from biascope.derivatives.sampling import Sampling
 from biascope.derivatives.spectrum import expected_seconds
 from biascope.families.family import Family
 from biascope.families.held import Holding
 from biascope.families.source import builder_of, family_of, usual_shape
-from biascope.families.tape import block_size
-from biascope.measures.scan import probes
+from biascope.measures.scan import memory_of, probes
 from biascope.results.axes import Axis
 from biascope.results.report import page_seconds
-from biascope.runs.memory import most_used
+from biascope.runs.memory import LIBRARIES
 from biascope.runs.rehearsal import Expectation, StageTime, slowdown
 from biascope.runs.run import Run
-from biascope.tasks.probe import Probe
 
 
 @dataclass(frozen=True)
@@ -94,27 +90,11 @@ def expected_times(
         seconds += page_seconds(size) * slower
         for part in (rows, rows // 2, rows - rows // 2):
             seconds += expected_seconds(size, max(part, 1), run.torch_device)
-        sums = min(rows * size * 4, GROUPS * size**2 * 8) + 4 * size * min(size, rows, DENSE_LIMIT) * 8
         estimator = by if published else "mean over inputs" if name == "mean_gradient" else "exact"
-        memory = sums + _memory_of_passes(times, model, probe, size, draws, run)
+        weights = model.num_parameters
+        memory = LIBRARIES + 4 * run.dtype.itemsize * weights  # libraries, the user's module and its copies
+        memory += memory_of(name, model, times.one, probe, shape, amount, run)
         yield MeasurementTime(name, draws, 0, 0.0, seconds, estimator, method, memory, told)
-
-
-_COMPARED = 10  # inputs in one pass of a check in float64, in passes of one input in float32
-
-
-def _memory_of_passes(times: DrawTimes, model: Family | Outline, probe: Probe, size: int, draws: int, run: Run) -> int:
-    """Bytes that a measurement takes at most beside its sums: libraries, weights, inputs and what backward passes keep."""
-    device, each = run.torch_device, run.dtype.itemsize
-    block = min(draws, block_size(model.num_parameters, device))
-    # The user's module and its copies, two blocks of draws while one is made, and checks in float64.
-    weights = model.num_parameters * (4 * each + 2 * block * each + 4 * 8)
-    passes = 0
-    if times.one is not None:
-        together = min(block * probe.num, times.one.inputs_at_once(device))
-        passes = times.one.kept * max(_COMPARED, together)
-    inputs = 2 * probe.members_at_once * probe.num * size * 4
-    return most_used() + weights + passes + inputs
 
 
 def predicted(
@@ -141,7 +121,7 @@ def predicted(
         axes: What the axes of an input are, where the user says so.
         holding: Which of several inputs are held.
     """
-    known = ScanTime(0.0, (), False, model, None)
+    known = ScanTime(0.0, (), False, 0, model, None)
     yield known
     settings = settings or {}
     name, build = builder_of(model, shape, settings)
@@ -170,7 +150,8 @@ def _refined(known: ScanTime, model: Family | Outline, times: Iterable[Measureme
     for stage in times:
         stages[stage.name] = stage
         seconds = sum(each.seconds or 0.0 for each in stages.values())
-        known = ScanTime(seconds, tuple(stages.values()), known.whole, model.name, model.num_parameters)
+        memory = max(each.memory for each in stages.values())
+        known = ScanTime(seconds, tuple(stages.values()), known.whole, memory, model.name, model.num_parameters)
         yield known
     yield dataclasses.replace(known, whole=True)
 

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from biascope.derivatives.moments import DENSE_LIMIT
 from biascope.derivatives.operators import Matrix
 from biascope.derivatives.spectrum import eigenpairs
 from biascope.families.family import Family
-from biascope.kernels.gram import Gram, tangent_gram
+from biascope.kernels.gram import Gram, matrix_bytes, tangent_gram
 from biascope.kernels.selftest import derivative_checks
 from biascope.measures.tangent_kernel import pictures as pictures
 from biascope.results.draw import captioned
@@ -360,6 +361,11 @@ def tangent_kernel(
     precision = "float64" if run.precision == "float64" else "float32"
     here = Run(precision=precision, device="cpu" if run.on else run.device)
     stream, device = family.draws(seed=seed, run=here), here.torch_device
+    run.expects(
+        f"The spectrum of a tangent kernel of {len(y):,} samples",
+        _memory_of_spectrum(len(y), leading, run),
+        "Pass fewer samples (--samples)",
+    )
     found, local = [], np.zeros(0)
     with counted("tangent kernels", draws + len(others)) as advance:
         for draw in range(draws):
@@ -413,6 +419,20 @@ def _targets(y: Tensor, positive: tuple[int, ...] | None) -> tuple[tuple[str, ..
     return (name,), chosen, one, one.mean(1)
 
 
+def _iterated(samples: int, leading: int) -> bool:
+    """Whether few pairs of a large matrix are iterated for."""
+    return samples > max(_DENSE, 10 * leading)
+
+
+def _memory_of_spectrum(samples: int, leading: int, run: Run) -> int:
+    """Bytes of main memory for the matrix and its spectrum: decomposed in float64, or a basis and its images."""
+    whole = samples**2
+    if not _iterated(samples, leading):
+        return matrix_bytes(samples, None, run) + 8 * (6 * whole if samples <= DENSE_LIMIT else whole)
+    basis = 12 * (leading + max(8, leading // 8)) * samples
+    return matrix_bytes(samples, None, run) + 8 * (min(whole, 2**27) + 3 * min(basis, 2**27))
+
+
 def _spectrum(gram: Gram, y: Tensor, leading: int) -> tuple[dict[str, np.ndarray], Tensor]:
     """The numbers of one kernel, and those of its leading eigenfunctions that its precision resolves."""
     matrix, n, norms = gram.matrix.to(y.device), y.shape[1], y.square().mean(1)
@@ -423,7 +443,7 @@ def _spectrum(gram: Gram, y: Tensor, leading: int) -> tuple[dict[str, np.ndarray
             "A tangent kernel must be finite and not all 0, but this one is not. Check the network's weights, or pass "
             "precision='float64' if its outputs are very large or very small."
         )
-    pairs = eigenpairs(operator, leading, tolerance=_TOLERANCE, each=True, iterate=n > max(_DENSE, 10 * leading))
+    pairs = eigenpairs(operator, leading, tolerance=_TOLERANCE, each=True, iterate=_iterated(n, leading))
     values, functions = pairs.values.clamp_min(0) / n, math.sqrt(n) * pairs.vectors
     known = torch.arange(len(values), device=values.device) < max(1, gram.positive(pairs))
     energy = (functions @ y.T / n).square() * known[:, None]  # (k, T)
