@@ -53,6 +53,18 @@ class Geometry(CovarianceResult):
         return f"Averaged over inputs, the gradient of {self.subject} spreads over about {self.counted()} of {size} directions."
 
     @override
+    def lead(self) -> str:
+        """Of one network; beside draws, the mean gradient leads."""
+        if not self.at_given_weights:
+            return ""
+        found = self.stands_out()
+        return (
+            f"{self.subject} reacts most to {found}."
+            if found
+            else f"{self.subject} reacts to no few kinds of inputs alone."
+        )
+
+    @override
     def story(self) -> Story:
         return replace(
             super().story(),

@@ -20,7 +20,7 @@ from biascope.results.planes import live_view
 from biascope.results.provenance import common_and_own, repeats
 from biascope.results.registry import saved, title_of
 from biascope.results.result import Result
-from biascope.results.section import Section, Subject, Told, by_subject, sections_of, summary_of
+from biascope.results.section import Section, Subject, Told, by_subject, leading, sections_of, summary_of
 from biascope.results.story import Story
 from biascope.results.wording import listed
 from biascope.runs.files import require_ours, write_atomically
@@ -96,6 +96,7 @@ def _frame(
         "title": title or usual,
         "kind": kind,
         "badge": numbered[0].story.badge if len(numbered) == 1 else None,
+        "leading": leading(sections),
         "summary": summary,
         "cautions": list(dict.fromkeys(words for section in numbered for words in section.result.warnings)),
         "contents": _contents(comparison, by_subject(sections, trained)),
@@ -156,6 +157,9 @@ def write_folder_report(
         ValueError: If the folder holds no result that can be read.
     """
     results, problems = saved(folder, at_hand)
+    made = {result.measurement: place for place, result in enumerate((at_hand or {}).values())}
+    if len({result.subject for result in results.values()}) == 1:  # as the command made them
+        results = dict(sorted(results.items(), key=lambda pair: made.get(pair[1].measurement, len(made))))
     for subject in _changed_subjects(results.values()):
         warnings.warn(
             f"The report in {folder} mixes results of {subject} from before and after a change of its code, settings or weights. "

@@ -76,6 +76,11 @@ class Section:
     meant: bool = True
 
     @property
+    def key_picture(self) -> Picture | None:
+        """The picture that stands beside its lead."""
+        return next((item for item in self.pictures if item.key == self.story.key_picture), None)
+
+    @property
     def subject(self) -> str:
         """Who was measured."""
         return self.result.subject
@@ -197,6 +202,14 @@ def by_subject(sections: Sequence[Section], trained: bool) -> list[Subject]:
     return groups
 
 
+def leading(sections: Sequence[Section]) -> Section | None:
+    """The section whose lead a page begins with: of one subject, the first that has one."""
+    shown = [section for section in sections if section.numbered]
+    if len({section.subject for section in shown}) != 1:
+        return None
+    return next((section for section in shown if section.story.lead), None)
+
+
 def summary_of(sections: Sequence[Section], concluded: Sequence[Told], compared: bool) -> list[Told]:
     """Three to five statements with links to what shows them.
 
@@ -208,6 +221,10 @@ def summary_of(sections: Sequence[Section], concluded: Sequence[Told], compared:
     told = list(concluded)
     shown = [section for section in sections if section.numbered]
     several = len({section.subject for section in shown}) > 1
+    if (first := leading(sections)) is not None:
+        others = [each for section in shown for each in section.summarised(False)[:1] if section is not first]
+        evidence = [each for each in first.summarised(False) if each.place != f"numbers-{first.id}"]
+        return [*others, *evidence[: max(1, MOST_STATEMENTS - 1 - len(others))]][: MOST_STATEMENTS - 1]
     each = [] if compared and len(told) >= 3 else [section.summarised(several) for section in shown]
     # The first of each result, then the second of each, so that none is drowned by another.
     for turn in range(max(map(len, each), default=0)):

@@ -124,6 +124,8 @@ class Story:
         shown_tables: Tables to show, by their keys among the result's tables: the columns to show, each with its heading.
         directions: Directions to step through.
         compared: How it is compared with others; ``None`` if it is not.
+        lead: What a page on it begins with, in plain words; empty if its sentences are the beginning.
+        key_picture: The picture beside that, by its key.
     """
 
     sentences: Sequence[Sentence] = ()
@@ -135,14 +137,23 @@ class Story:
     shown_tables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     directions: Directions | None = None
     compared: Compared | None = None
+    lead: str = ""
+    key_picture: str = ""
 
 
-def model_word(subject: str) -> str:
+def model_word(subject: str, command: str = "") -> str:
     """A network as one would type it in a command; ``MODEL`` where that is not known.
 
+    Args:
+        subject: Its name.
+        command: The command that measured it, which names it first.
+
     Example:
-        >>> model_word("lenet"), model_word("my network")
-        ('lenet', 'MODEL')
+        >>> model_word("lenet"), model_word("my network"), model_word("mine", "biascope scan models.py:mine --draws 9")
+        ('lenet', 'MODEL', 'models.py:mine')
     """
+    words = command.split()  # as they were quoted
+    if words[:2] in (["biascope", "scan"], ["biascope", "kernel"]) and len(words) > 2 and not words[2].startswith("-"):
+        return words[2]
     known = Path(__file__).parents[1] / "networks" / f"{subject}.py"  # a file there is a network of that name
     return subject if re.fullmatch(r"[a-z]\w*", subject) and known.is_file() else "MODEL"

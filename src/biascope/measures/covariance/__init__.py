@@ -200,7 +200,9 @@ class CovarianceResult(Result, ABC):
     def story(self) -> Story:
         mean = self.trace.value / self.directions.shape[1]
         return Story(
-            page_title=f"Inductive bias of {self.subject}: what it finds easy to learn",
+            page_title=f"Inductive bias of {self.subject}",
+            lead=self.lead(),
+            key_picture=self._key_picture(),
             next_steps=self._next_steps(),
             directions=Directions(
                 self.directions, self.input_axes, self.eigenvalues, self.eigenvalue_errors, mean, self.resolved
@@ -228,6 +230,20 @@ class CovarianceResult(Result, ABC):
                 concluded=concluded,
             ),
         )
+
+    def lead(self) -> str:
+        """What stands out, in plain words; empty if nothing is said."""
+        return ""
+
+    def stands_out(self) -> str:
+        """What the network reacts to most, in words; empty if nothing stands out."""
+        return next(filter(None, (shares.prefers() for shares in self.shares())), "")
+
+    def _key_picture(self) -> str:
+        """The picture that shows it: that of what stands out, else of the first division."""
+        shares = [each for each in self.shares() if not each.bars] or self.shares()
+        telling = [each for each in shares if each.prefers()] or shares
+        return telling[0].key if telling else "spectrum"
 
     def located(self) -> list[Sentence]:
         """On which parts of its input most of the sensitivity lies, for a summary."""
@@ -274,7 +290,7 @@ class CovarianceResult(Result, ABC):
         if len(axes.shape) > 1 and all(axes.names) and not axes.image:
             shape += f" --axes {','.join(axes.names)}"
         shape += "".join(f" --hold {name}=FILE" for name in self.provenance.get("family", {}).get("held", ()))
-        model, trained = model_word(self.subject), self.at_given_weights
+        model, trained = model_word(self.subject, self.provenance.get("command", "")), self.at_given_weights
         found = []
         preferred = not self.effective_rank.contains(self.size)
         possible = min(10, int(np.count_nonzero(self.eigenvalues)))

@@ -68,6 +68,10 @@ class Shares(ABC):
     def sentence(self) -> str:
         """Where most of the sensitivity lies; empty where nothing stands out."""
 
+    @abstractmethod
+    def prefers(self) -> str:
+        """What stands out, as one would say what the network looks at; empty if nothing does."""
+
     def share(self, chosen: Sequence[int], groups: slice = slice(None)) -> Estimate:
         """The share of some parts, from some groups of draws, with a jackknife interval over them."""
         energies = self.energies[groups]
@@ -145,17 +149,32 @@ class WaveShares(Shares):
             ratio[[down, -down], [across, -across]] = energy / whole / even if whole > 0 else 0.0
         return draw.frequency_map(ratio, dark=dark)
 
-    @override
-    def sentence(self) -> str:
-        """That few frequencies hold half of the energy, as of a network with strides or patches; empty where it takes many."""
+    def of_few(self) -> tuple[int, Estimate] | None:
+        """How few frequencies hold half of the energy, and their share; ``None`` where it takes many.
+
+        One half of the draws chooses them, the other tells their share. Networks with strides or patches have such frequencies.
+        """
         if (first := self.of_first_half()) is None:
-            return ""
+            return None
         order = np.argsort(-first)
         chosen = order[: int(np.searchsorted(np.cumsum(first[order]), 0.5)) + 1].tolist()
         share = self.share(chosen, slice(1, None, 2))
-        if len(chosen) > _FEW * len(first) or not share.low > _SEVERAL * self.even(chosen):
+        few = len(chosen) <= _FEW * len(first) and share.low > _SEVERAL * self.even(chosen)
+        return (len(chosen), share) if few else None
+
+    @override
+    def sentence(self) -> str:
+        if (found := self.of_few()) is None:
             return ""
-        return f"{_of_the_sensitivity(share)} is on {len(chosen)} of {len(first)} spatial frequencies."
+        return f"{_of_the_sensitivity(found[1])} is on {found[0]} of {len(self.labels)} spatial frequencies."
+
+    @override
+    def prefers(self) -> str:
+        return (
+            ""
+            if (found := self.of_few()) is None
+            else f"patterns of {found[0]} of {len(self.labels)} spatial frequencies"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,6 +235,10 @@ class PlaceShares(Shares):
             return f"No drawn output changes with {self._where(unused)}." if unused else ""
         chosen, share = found
         return f"{_of_the_sensitivity(share)} is on {self._where(chosen)}{self._because(chosen)}."
+
+    @override
+    def prefers(self) -> str:
+        return "" if (found := self.concentrated()) is None else self._where(found[0])
 
     def _because(self, chosen: list[int]) -> str:
         if self.axis.read is None:
@@ -294,6 +317,7 @@ class ImageShares(Shares):
         chosen, share = found
         return f"{_of_the_sensitivity(share)} is {self._where(chosen)}, where an even spread has {100 * self.even(chosen):.0f} %."
 
+    @override
     def prefers(self) -> str:
         """What stands out, as one would say what the network looks at; empty if nothing does.
 

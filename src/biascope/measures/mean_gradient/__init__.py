@@ -18,6 +18,7 @@ from biascope.measures.mean_gradient.reference import placed
 from biascope.results.estimate import Number
 from biascope.results.registry import measurement
 from biascope.results.story import Sentence, Story
+from biascope.results.wording import percent
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 
@@ -76,13 +77,38 @@ class MeanGradient(CovarianceResult):
             super().story(),
             page_kind="scan",
             sentences=self._sentences(),
-            meaning=(
-                "A small number of directions means a strong preference: before it sees data, the network changes its output "
-                "mostly along these patterns. Where labels depend on them, it tends to learn quickly and with few samples. Where "
-                "labels depend on other patterns, it learns slowly. This is about initial weights and random inputs. It does not "
-                "predict accuracy on a data set, and the directions beyond the resolved ones are noise."
-            ),
+            meaning=self._meaning(),
         )
+
+    def _meaning(self) -> str:
+        about = "This is about initial weights and random inputs. It does not predict accuracy on a data set."
+        if self.unclear():
+            return f"The interval is too wide to tell whether the network has a preference. {about}"
+        if not self._preferring():
+            return (
+                "A network without a preference learns patterns along all directions alike: before it sees data, no pattern is easier "
+                f"than another of the same strength. {about}"
+            )
+        return (
+            f"A small number of directions means a strong preference, and {self.counted()} of {self.size} are "
+            f"{percent(self.effective_rank.value / self.size)}. Before it sees data, the network changes its output mostly along these "
+            "patterns. Where labels depend on them, it tends to learn quickly and with few samples. Where labels depend on other "
+            f"patterns, it learns slowly. {about} The directions beyond the resolved ones are noise."
+        )
+
+    @override
+    def lead(self) -> str:
+        if self.unclear():
+            return f"{self.draws} draws do not tell what {self.subject} prefers."
+        if found := self.stands_out():
+            return (
+                f"{self.subject} tends to learn {found} first."
+                if self.input_axes.image
+                else f"{self.subject} looks mostly at {found}."
+            )
+        if self._preferring():
+            return f"{self.subject} prefers about {self.counted()} of {self.size} directions of its inputs."
+        return f"{self.subject} prefers no kind of input: all directions are alike to it."
 
     def _sentences(self) -> list[Sentence]:
         found = [Sentence(self._spread(), "spectrum"), *self.located()]

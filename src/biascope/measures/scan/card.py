@@ -35,6 +35,7 @@ class _Amount:
 
 #: Rows in the order of a card; of each, what a draw takes, from much to little.
 _ROWS: dict[str, Sequence[_Amount]] = {
+    "memory": (_Amount(8, 8 * 3, {}), _Amount(4, 4 * 3, {})),
     "complexity": (
         _Amount(4, 2 * 64 * 2 + 16, {"scales": (1.0, 4.0)}),
         _Amount(2, 64 + 8, {"scales": (1.0,)}),
@@ -47,7 +48,6 @@ _ROWS: dict[str, Sequence[_Amount]] = {
     ),
     "equivariance": (_Amount(8, 8 * 4 * 2, {}), _Amount(4, 4 * 4 * 2, {})),
     "guessing": (_Amount(50, 50, {}), _Amount(20, 20, {})),
-    "memory": (_Amount(8, 8 * 3, {}), _Amount(4, 4 * 3, {})),
 }
 
 
