@@ -149,6 +149,16 @@ def test_counts_are_those_of_the_guesses() -> None:
     assert "classes_of_half" in result.headline()
 
 
+def test_what_chance_allows_is_within_its_range() -> None:
+    low, high = given(np.zeros((1, 40), int), 2).range_without_bias
+    at_most = round(40 * high)
+    law = largest_count(40, 2)
+    assert low == 0.5
+    assert law[at_most + 1 :].sum() <= 0.025 < law[at_most:].sum()
+    draws = [np.arange(40) >= count for count in (at_most, at_most + 1)]
+    assert given(np.array(draws, int), 2).draws_beyond_chance.value == 0.5
+
+
 def build_small() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 4))
 

@@ -361,7 +361,7 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 @measurement(
-    title="Guesses before training",
+    title="Guessing bias",
     paper="guessing2024",
     result=Guessing,
     example=_example,

@@ -161,44 +161,44 @@ class Memory(Result):
 
     @override
     def sentence(self) -> str:
-        return " ".join(text for text, _ in self._sentences())
+        return " ".join(text for text, _ in (self._reached(), self._compared(), *self._of_frequency()))
 
     def _sentences(self) -> list[Sentence]:
-        found = [Sentence(f"{self._reached()} {self._compared()}", self.by_step.key)]
-        if self.by_frequency is not None and (words := self._of_frequency()):
-            found.append(Sentence(words, self.by_frequency.key))
-        return found
+        most, axis = self.lag_of_most.value, self.by_step.axis
+        least = Sentence(f"90 % of it is at most {most:.0f} {axis.noun(int(most))} away.", self.by_step.key)
+        return [self._reached(), least, self._compared(), *self._of_frequency()]
 
-    def _reached(self) -> str:
+    def _reached(self) -> Sentence:
         mean, axis, count = self.mean_lag, self.by_step.axis, len(self.by_step.labels)
         known = {count - 1: "before the last", 0: "after the first"}
         place = known.get(self.read, f"from {axis.noun(1)} {self.read + 1}, which is read,")
         digits = 2 if mean.value < 2 else 1
         value, low, high = (f"{number:.{digits}f}" for number in (mean.value, mean.low, mean.high))
         ends = "" if math.isnan(mean.low) else f" (95 % CI {low} to {high})"
-        most = self.lag_of_most.value
-        rest = f"90 % of it is at most {most:.0f} {axis.noun(int(most))} away."
-        return f"On average, the sensitivity of {self.subject} lies {value} {axis.noun(2)}{ends} {place} of {count}. {rest}"
+        words = f"On average, the sensitivity of {self.subject} lies {value} {axis.noun(2)}{ends} {place} of {count}."
+        return Sentence(words, self.by_step.key)
 
-    def _compared(self) -> str:
+    def _compared(self) -> Sentence:
         mean, even, noun = self.mean_lag, self.even_lag.value, self.by_step.axis.noun(2)
-        if math.isnan(mean.low) or mean.contains(even):
-            return f"An even spread would lie as far, at {even:.1f}."
         far = mean.low > even
-        if self.read == len(self.lags) - 1:
-            return f"An even spread would lie at {even:.1f}, so the {'first' if far else 'last'} {noun} count most."
-        return f"An even spread would lie at {even:.1f}, so {noun} {'far from' if far else 'near'} it count most."
+        if math.isnan(mean.low) or mean.contains(even):
+            words = f"An even spread would lie as far, at {even:.1f}."
+        elif self.read == len(self.lags) - 1:
+            words = f"An even spread would lie at {even:.1f}, so the {'first' if far else 'last'} {noun} count most."
+        else:
+            words = f"An even spread would lie at {even:.1f}, so {noun} {'far from' if far else 'near'} it count most."
+        return Sentence(words, self.by_step.key)
 
-    def _of_frequency(self) -> str:
+    def _of_frequency(self) -> list[Sentence]:
+        if self.by_frequency is None:
+            return []
         mean = self.mean_frequency
         if math.isnan(mean.low) or mean.contains(0.5):
-            return ""
+            return []
         which = "slow" if mean.high < 0.5 else "fast"
-        ends = f"{100 * mean.low:.0f} to {100 * mean.high:.0f} %"
-        return (
-            f"It responds more to {which} changes: the mean frequency is {100 * mean.value:.0f} % of the highest (95 % CI {ends}), "
-            "an even response has 50 %."
-        )
+        told = f"{100 * mean.value:.0f} % of the highest (95 % CI {100 * mean.low:.0f} to {100 * mean.high:.0f} %)"
+        words = f"It responds more to {which} changes: the mean frequency is {told}, an even response has 50 %."
+        return [Sentence(words, self.by_frequency.key)]
 
     @override
     def story(self) -> Story:

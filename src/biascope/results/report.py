@@ -59,7 +59,11 @@ def write_report(results: Sequence[Result], path: Path | str, *, title: str | No
     """
     if not results:
         raise ValueError("results must hold at least one result to report, got none. Run a measurement first.")
-    trained, stories = _checkpoints(results), [result.story() for result in results]
+    stories = [result.story() for result in results]
+    if len({result.subject for result in results}) == 1:  # what leads comes first
+        order = sorted(range(len(results)), key=lambda place: not stories[place].lead)
+        results, stories = [results[place] for place in order], [stories[place] for place in order]
+    trained = _checkpoints(results)
     comparison = comparison_of(results, stories, trained) if len({result.subject for result in results}) > 1 else None
     sections = sections_of(results, stories, _ends(results) if trained else None)
     summary = summary_of(sections, comparison.statements if comparison else (), comparison is not None)
@@ -252,6 +256,8 @@ def _kind_and_title(results: Sequence[Result], stories: Sequence[Story], trained
         return "checkpoints", f"{subjects[0].rpartition(' at ')[0]} along training: {len(subjects)} checkpoints"
     both = zip(results, stories, strict=True)
     first = [(result, story) for result, story in both if not result.why_detail(results)]
+    if len(subjects) == 1 and (led := [pair for pair in first if pair[1].lead]):
+        first = led[:1]
     kinds = list(dict.fromkeys(story.page_kind or title_of(result).lower() for result, story in first))
     if len(subjects) > 1:
         return "comparison" if len(kinds) == 1 else _listed(kinds), f"Comparison of {_listed(subjects)}"

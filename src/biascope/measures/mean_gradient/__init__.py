@@ -75,7 +75,7 @@ class MeanGradient(CovarianceResult):
     def story(self) -> Story:
         return replace(
             super().story(),
-            page_kind="scan",
+            page_kind="bias card",
             sentences=self._sentences(),
             meaning=self._meaning(),
         )
