@@ -38,12 +38,19 @@ def print_results(results: Sequence[Result], report: Path | None, as_json: bool,
 
         print_json(results=[result_as_json(result) for result in results], report=str(report or ""), **more)
         return
+    from biascope.results.registry import title_of
+
     told: set[str] = set()
     for result in results:
         if result.why_detail(results):
             continue
+        if result.row_of_card and len(results) > 1:
+            typer.echo(f"\n{title_of(result)}: {result.story().sentences[0].text}")
+            print_warnings(result, without=told)
+            told.update(result.warnings)
+            continue
         told.update(result.warnings)
-        typer.echo(f"\n{result.sentence()}")
+        typer.echo(f"\n{lead} {result.sentence()}" if (lead := result.story().lead) else f"\n{result.sentence()}")
         for number in result.headline().values():
             typer.echo(f"  {number.label}: {number!r}")
         if prepared := result.provenance.get("data", {}).get("preparation"):

@@ -123,6 +123,16 @@ class DrawTimes:
         drawing = 0.0 if self._model.size == 1 else self._model.num_parameters / _WEIGHTS
         return draws * (passes * pace + drawing), told
 
+    def of_passes(self, passes: int, draws: int) -> float:
+        """Seconds of so many forward passes of one input, or as much work, for each of some draws."""
+        drawing = 0.0 if self._model.size == 1 else self._model.num_parameters / _WEIGHTS
+        return draws * (passes * self._pace[0] + drawing)
+
+    @property
+    def pace_known(self) -> str:
+        """How the seconds of a pass are known."""
+        return self._pace[1]
+
     def before(self) -> float:
         """Seconds until the first draw: the family is built, and checks compare passes of the network."""
         return _BUILDS * self._model.num_parameters / _WEIGHTS + _CHECKS * self._by_operations

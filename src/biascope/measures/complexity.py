@@ -72,6 +72,7 @@ class Complexity(Result):
     examples: np.ndarray
     scaled: str
 
+    row_of_card: ClassVar[bool] = True
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "scales": ("scale",),
         "power": ("draw", "scale"),
@@ -166,7 +167,9 @@ class Complexity(Result):
     @override
     def story(self) -> Story:
         probe = self.provenance.get("probe", "given inputs")
-        trained = f"biascope measure complexity {model_word(self.subject)} --weights FILE"
+        trained = (
+            f"biascope measure complexity {model_word(self.subject, self.provenance.get('command', ''))} --weights FILE"
+        )
         return Story(
             sentences=[
                 Sentence(self._wave(), "lines"),

@@ -204,7 +204,10 @@ class Equivariance(Result):
                 "inputs change more under a shift, and so do outputs. It does not tell whether a data set needs invariance."
             ),
             next_steps=[
-                Step("See which patterns the network prefers.", f"biascope scan {model_word(self.subject)}"),
+                Step(
+                    "See which patterns the network prefers.",
+                    f"biascope scan {model_word(self.subject, self.provenance.get('command', ''))}",
+                ),
             ],
         )
 

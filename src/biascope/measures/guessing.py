@@ -58,6 +58,7 @@ class Guessing(Result):
     by_sign: bool = False
     position: int = 0
 
+    row_of_card: ClassVar[bool] = True
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "guesses": ("draw", "input"),
         **dict.fromkeys(("tied", "variances", "squares"), ("draw",)),
@@ -206,7 +207,7 @@ class Guessing(Result):
                 "A large share comes from the architecture and its initial law, since no network has seen a label. The favourite "
                 "class may be another one in each draw. It does not say that training ends with this class."
             )
-            command = f"biascope measure guessing {model_word(self.subject)} --weights FILE"
+            command = f"biascope measure guessing {model_word(self.subject, self.provenance.get('command', ''))} --weights FILE"
             steps = (Step("Measure trained weights, to see what training left of it.", command),)
         shown = {"favourites": {"name": "class", "share": "share of guesses"}} if self.tables() else {}
         return Story(self._sentences(), f"{where} {meaning}", steps, shown_tables=shown)

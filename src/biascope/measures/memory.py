@@ -52,6 +52,7 @@ class Memory(Result):
     input_shape: tuple[int, ...]
     position: int = 0
 
+    row_of_card: ClassVar[bool] = True
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {"energies": ("draw", "part"), "isotropic": ("part",)}
 
     @property
@@ -206,7 +207,7 @@ class Memory(Result):
         read = f" Of {self.position} rows of outputs, the last one is read." if self.position else ""
         noun = self.by_step.axis.noun(1)
         trained = "" if self.at_given_weights else " Training can change it."
-        model = model_word(self.subject)
+        model = model_word(self.subject, self.provenance.get("command", ""))
         other = Step("Compare with trained weights.", f"biascope measure memory {model} --weights FILE")
         return Story(
             sentences=self._sentences(),

@@ -142,6 +142,7 @@ class Sensitivity(Result):
     inputs: int
     independent: bool
 
+    row_of_card: ClassVar[bool] = True
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {"changes": ("draw", "place"), "variances": ("draw",)}
 
     @property
@@ -264,7 +265,9 @@ class Sensitivity(Result):
 
     def _next_steps(self) -> list[Step]:
         axes = self.input_axes
-        words = f"{model_word(self.subject)} --input {'x'.join(map(str, axes.shape))}"
+        words = (
+            f"{model_word(self.subject, self.provenance.get('command', ''))} --input {'x'.join(map(str, axes.shape))}"
+        )
         if len(axes.shape) > 1 and all(axes.names) and not axes.image:
             words += f" --axes {','.join(axes.names)}"
         words += "".join(f" --hold {name}=FILE" for name in self.provenance.get("family", {}).get("held", ()))

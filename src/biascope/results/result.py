@@ -128,6 +128,8 @@ class Result(ABC):
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     #: Measurements that give the headline where a report has both, and why this one says something else.
     details_beside: ClassVar[Mapping[str, str]] = {}
+    #: Whether a command that prints several results prints the first sentence of this one alone.
+    row_of_card: ClassVar[bool] = False
 
     provenance: dict[str, Any] = field(default_factory=dict, kw_only=True)
 

@@ -60,14 +60,14 @@ class Row:
         probe: Where it is taken.
         draws: How many; 0 where it would take too long.
         settings: Of the measurement.
-        operations: That a draw takes.
+        passes: Forward passes of one input that a draw takes.
     """
 
     name: str
     probe: Probe
     draws: int
     settings: Mapping[str, Any]
-    operations: float
+    passes: int
 
 
 def rows_of(
@@ -88,23 +88,25 @@ def rows_of(
     few = Probe.gaussian(shape).few()
     axes, device = InputAxes.of(family.axes_at(few), shape), run.torch_device.type
     work = max(1.0, 0.0 if one is None else one.work)
+    most = _MOST if draws is None else min(draws, _MOST)
     for name, amounts in _ROWS.items():
         row = importlib.import_module(f"biascope.measures.{name}")
         if not row.suits(axes) or (
             name == "guessing" and row.classes_of(tuple(family.first_outputs(few).shape[1:]), axes) is None
         ):
             continue
-        fitting = [
-            (amount, int(_BUDGET["cpu" if device == "cpu" else "cuda"] / (amount.passes * work))) for amount in amounts
-        ]
-        amount, count = next((pair for pair in fitting if pair[1] >= 2 * _FEWEST), fitting[-1])
-        count = min(count, _MOST) if draws is None else min(draws, _MOST)
+        possible = [int(_BUDGET["cpu" if device == "cpu" else "cuda"] / (amount.passes * work)) for amount in amounts]
+        enough = zip(amounts, possible, strict=True)
+        amount, count = next(
+            (pair for pair in enough if pair[1] >= min(most, 2 * _FEWEST)), (amounts[-1], possible[-1])
+        )
+        count = min(count, most)
         yield Row(
             name,
             _probe(axes, name, amount.inputs, seed),
-            count if count >= _FEWEST or draws else 0,
+            count if count >= min(most, _FEWEST) else 0,
             amount.settings,
-            amount.passes * work,
+            amount.passes,
         )
 
 

@@ -16,6 +16,7 @@ from biascope.families.family import Family
 from biascope.families.held import Holding
 from biascope.families.source import builder_of, family_of, usual_shape
 from biascope.measures.scan import memory_of, probes
+from biascope.measures.scan.card import rows_of
 from biascope.results.axes import Axis
 from biascope.results.report import page_seconds
 from biascope.runs.memory import LIBRARIES
@@ -95,6 +96,15 @@ def expected_times(
         memory = LIBRARIES + 4 * run.dtype.itemsize * weights  # libraries, the user's module and its copies
         memory += memory_of(name, model, times.one, probe, shape, amount, run)
         yield MeasurementTime(name, draws, 0, 0.0, seconds, estimator, method, memory, told)
+    if isinstance(model, Family):  # what suits a network is known when it is built
+        for row in rows_of(model, shape, times.one, sampling.draws, sampling.seed, run):
+            if row.draws:
+                seconds = times.of_passes(row.passes, row.draws) + page_seconds(1) * slower
+                memory = LIBRARIES + 4 * run.dtype.itemsize * model.num_parameters
+                memory += memory_of(
+                    row.name, model, times.one, row.probe, shape, dataclasses.replace(amount, draws=row.draws), run
+                )
+                yield MeasurementTime(row.name, row.draws, 0, 0.0, seconds, "row of the card", times.pace_known, memory)
 
 
 def predicted(
