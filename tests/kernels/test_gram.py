@@ -272,6 +272,30 @@ def test_rules_are_those_that_the_layers_allow():
     assert rules_of("attention")["attention.in_proj_weight"] == "by differentiation"
 
 
+class NearlyConstant(nn.Module):
+    """Time first, with slopes that hardly differ from row to row, and waves in float32: rules may then be off by a percent."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.head = nn.Linear(4, 4), nn.Linear(4, 1)
+
+    def forward(self, x):  # (n, 8, 4)
+        waves = torch.arange(8, dtype=torch.float32).sin()[:, None, None]
+        rows = 0.01 * (x.transpose(0, 1) + waves)
+        return self.head(torch.tanh(self.linear(rows)).mean(0))
+
+
+def test_rows_of_positions_are_never_taken_for_samples():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = Network.of(NearlyConstant().double())
+    x = images(8, 4)[:4]  # as many positions as samples, twice
+    kernel, expected = tangent_gram(network, x, run=EXACT), dense_kernel(network, x)[0]
+    assert torch.allclose(kernel.matrix, expected, rtol=0, atol=1e-12 * float(expected.abs().max()))
+    rules = {part.name: part.rule.name for part in kernel.parts}
+    assert rules["linear.bias"] == "by differentiation" != rules["head.bias"]
+
+
 def test_rules_are_chosen_by_size_and_device():
     network, x = Network.of(builder("resnet18")()).read("first"), images(1, 32, 32)
     names = ["stage1.0.residual.conv1.weight", "stage4.1.residual.conv2.weight", "head.weight"]
