@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -328,6 +328,7 @@ def _trained(transformers: Any, place: str, gguf: str | None, download: bool, st
                 attn_implementation="eager",
                 dtype=torch.float32,
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are refused below, by name
                 **where,
             )
         except FOREIGN as error:
@@ -347,15 +348,25 @@ def _trained(transformers: Any, place: str, gguf: str | None, download: bool, st
 
 
 def require_whole(place: str, loaded: Mapping[str, Any]) -> None:
-    """Refuse a model of which some weights were not in its files, and so are random.
+    """Refuse a model of which some weights were not in its files, or in other shapes, and so are random.
 
     Raises:
         ValueError: With the first of them.
     """
-    missing = sorted(map(str, loaded.get("missing_keys", ()))) + sorted(map(str, loaded.get("mismatched_keys", ())))
+    if others := sorted(loaded.get("mismatched_keys", ())):
+        name, found, wanted = others[0]
+        raise ValueError(
+            f"{place} must hold weights of the shapes that its config.json says, but {name} is {_times(found)} instead of "
+            f"{_times(wanted)}. Correct the sizes in config.json, or save the model again."
+        )
+    missing = sorted(map(str, loaded.get("missing_keys", ())))
     if missing:
         more = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
         raise ValueError(
             f"{place} must hold all weights of its model, but {missing[0]}{more} would stay random. Save the model again, or correct "
             "'architectures' in config.json."
         )
+
+
+def _times(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape)) or "one number"
