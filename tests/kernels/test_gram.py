@@ -296,6 +296,15 @@ def test_rows_of_positions_are_never_taken_for_samples():
     assert rules["linear.bias"] == "by differentiation" != rules["head.bias"]
 
 
+def test_a_compiled_network_is_recorded_as_it_was_written(caplog):
+    network, x = built("mlp")
+    compiled = Network.of(torch.compile(network.as_module(), backend="eager"))
+    kernel, expected = tangent_gram(compiled, x, run=EXACT), tangent_gram(network, x, run=EXACT)
+    assert torch.equal(kernel.matrix, expected.matrix)
+    assert [part.rule.name for part in kernel.parts] == [part.rule.name for part in expected.parts]
+    assert not caplog.records  # the compiler tells when it translates what it should not
+
+
 def test_rules_are_chosen_by_size_and_device():
     network, x = Network.of(builder("resnet18")()).read("first"), images(1, 32, 32)
     names = ["stage1.0.residual.conv1.weight", "stage4.1.residual.conv2.weight", "head.weight"]

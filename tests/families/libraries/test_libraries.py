@@ -156,6 +156,13 @@ class TestTransformers:
         name = family_of("hf-config:swinv2", shape=(3, 32, 32), settings=settings).name
         assert name.endswith("window_size=4 (pooled by the model)")
 
+    def test_a_last_layer_that_is_read_whole_is_told(self) -> None:
+        family = family_of("hf-config:patchtst", shape=(32, 1), settings={"hidden_size": 16})
+        assert family.name.endswith("all 512 numbers of its last layer)")
+        assert [axis.name for axis in family.axes] == ["time", "feature"]
+        assert "Pass --input" in refused("hf-config:patchtst")
+        assert refused("hf-config:funnel").endswith("pass --full for the library's own.")
+
     def test_heads_of_widened_layers_fit(self) -> None:
         assert family_of("hf-config:mamba2").name == "mamba2 (2 layers of width 128, at the last position)"
 

@@ -17,7 +17,6 @@ from torch import nn
 
 from biascope.families.checkpoint import has_weights
 from biascope.families.libraries.one_tensor import (
-    KNOWN,
     OneTensor,
     is_causal,
     one_tensor,
@@ -38,7 +37,6 @@ from biascope.runs.randomness import forked_rng
 EXAMPLE = "hf:path/to/folder"
 POSITIONS = 16  # of a text, where none are asked for
 _WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
-_FEW = ", ".join(KNOWN[1:])
 
 
 def named(rest: str, asked: Asked) -> NamedModel:
@@ -250,8 +248,10 @@ def _axes(model: Any, tensor: OneTensor, shape: tuple[int, ...]) -> tuple[Axis, 
         "pixel_values": ("channel", "height", "width"),
         "input_features": ("band", "time"),
         "input_values": ("time",),
+        "past_values": ("time", "feature"),
     }
-    return tuple(map(Axis, known.get(tensor.takes, ())))
+    names = known.get(tensor.takes, ())
+    return tuple(map(Axis, names)) if len(names) == len(shape) else ()
 
 
 def _shape(source: str, model: Any, readout: TextReadout, asked: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -274,10 +274,10 @@ def _shape(source: str, model: Any, readout: TextReadout, asked: tuple[int, ...]
         if asked not in (None, usual):
             raise ValueError(f"{source} takes spectra of {usual[0]}×{usual[1]}, got {asked}. Leave --input out.")
         return usual
-    if asked is None or takes not in KNOWN:
+    if asked is None:
         raise ValueError(
             f"The configuration of {source} does not say how long its inputs ({takes}) are. Pass --input, such as --input 4000 for a "
-            "sound, or build it in file.py:build."
+            "sound or 512x1 for a time series, or build it in file.py:build."
         )
     return asked
 

@@ -39,9 +39,9 @@ def named(rest: str, asked: Asked) -> NamedModel:
     image = {"num_channels": given[0], "image_size": given[1]} if len(given) == 3 else {}
     own = {key: value for key, value in image.items() if hasattr(known[rest](), key)}
     config = _configuration(source, known[rest], {**own, **asked.settings}, asked.full)
-    model = _without_weights(
-        source, config, transformers, "Change --set" if asked.settings else "Build it in file.py:build"
-    )
+    ways = "Change --set" if asked.settings else "Build it in file.py:build"
+    remedy = ways if asked.full or asked.settings else "Set sizes with --set, or pass --full for the library's own"
+    model = _without_weights(source, config, transformers, remedy)
     make = functools.partial(_initial, transformers.AutoModel, config)
     told = "" if asked.full else _sizes_in_words(config, model) or ("" if asked.settings else "sizes of the library")
     return model_of(source, label_of(rest, asked.named), make, asked, trained=False, usual=told)
