@@ -243,7 +243,7 @@ def layer_uses(
 def _uncompiled() -> contextlib.AbstractContextManager[object]:
     """Functions of ``torch.compile`` as they were written: the compiler would else translate the recorder too."""
     compiler = "torch._dynamo" in sys.modules  # whose import takes long
-    return torch.compiler.set_stance("force_eager") if compiler else contextlib.nullcontext()  # type: ignore[no-untyped-call]
+    return torch.compiler.set_stance("force_eager") if compiler else contextlib.nullcontext()
 
 
 def _sample_gradients(network: Network, names: Sequence[str], x: Any, output: int | None) -> dict[str, Tensor]:

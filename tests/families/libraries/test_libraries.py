@@ -130,6 +130,10 @@ class TestOpenClip:
         pytest.importorskip("open_clip")
         family = family_of("open_clip:ViT-S-32-alt", shape=(3, 64, 64))
         assert family.first_outputs(torch.zeros(2, 3, 64, 64)).shape == (2, 256)
+        assert family_of("open_clip:RN50", shape=(3, 32, 32)).first_outputs(torch.zeros(2, 3, 32, 32)).shape == (
+            2,
+            1024,
+        )
 
 
 class TestTransformers:
