@@ -1,6 +1,7 @@
 """The Gram engine against dense Jacobians, closed forms, and itself after a kill."""
 
 import dataclasses
+import logging
 import math
 import os
 import signal
@@ -270,6 +271,39 @@ def test_rules_are_those_that_the_layers_allow():
     assert rules_of("time first")["linear.weight"] == "by differentiation"  # its rule does not pass the proof
     assert rules_of("time first")["conv.weight"] != "by differentiation"
     assert rules_of("attention")["attention.in_proj_weight"] == "by differentiation"
+
+
+class NearlyConstant(nn.Module):
+    """Time first, with slopes that hardly differ from row to row, and waves in float32: rules may then be off by a percent."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.head = nn.Linear(4, 4), nn.Linear(4, 1)
+
+    def forward(self, x):  # (n, 8, 4)
+        waves = torch.arange(8, dtype=torch.float32).sin()[:, None, None]
+        rows = 0.01 * (x.transpose(0, 1) + waves)
+        return self.head(torch.tanh(self.linear(rows)).mean(0))
+
+
+def test_rows_of_positions_are_never_taken_for_samples():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = Network.of(NearlyConstant().double())
+    x = images(8, 4)[:4]  # as many positions as samples, twice
+    kernel, expected = tangent_gram(network, x, run=EXACT), dense_kernel(network, x)[0]
+    assert torch.allclose(kernel.matrix, expected, rtol=0, atol=1e-12 * float(expected.abs().max()))
+    rules = {part.name: part.rule.name for part in kernel.parts}
+    assert rules["linear.bias"] == "by differentiation" != rules["head.bias"]
+
+
+def test_a_compiled_network_is_recorded_as_it_was_written(caplog):
+    network, x = built("mlp")
+    compiled = Network.of(torch.compile(network.as_module(), backend="eager"))
+    kernel, expected = tangent_gram(compiled, x, run=EXACT), tangent_gram(network, x, run=EXACT)
+    assert torch.equal(kernel.matrix, expected.matrix)
+    assert [part.rule.name for part in kernel.parts] == [part.rule.name for part in expected.parts]
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]  # as the compiler of itself
 
 
 def test_rules_are_chosen_by_size_and_device():

@@ -528,3 +528,21 @@ def test_float32_inside_excuses_no_wrong_backward():
             return super().forward(0.5 * x + 0.5 * x.detach())
 
     assert GRADIENT in failed(selftest(Family.initialised(CastsAndCuts), (6,)))
+
+
+class ManyKinks(nn.Module):
+    """Twelve layers of ReLU on waves in float32: kinks lie closer than the steps that float32 usually takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.head = nn.ModuleList(nn.Linear(64, 64) for _ in range(12)), nn.Linear(64, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + torch.arange(64, dtype=torch.float32).sin()
+        for layer in self.layers:
+            x = nn.functional.layer_norm(layer(x).relu(), (64,))
+        return self.head(x)
+
+
+def test_kinks_that_lie_close_are_no_wrong_derivative() -> None:
+    assert all(check.passed for check in selftest(Family.initialised(ManyKinks), (64,)))

@@ -39,7 +39,7 @@ class Arithmetic:
 
 
 DOUBLE = Arithmetic((1e-7, 1e-5, 1e-9), tolerance=1e-5, rounding=1e-5)
-SINGLE = Arithmetic((1e-2, 1e-1, 1e-3), tolerance=1e-2, rounding=1e-3)
+SINGLE = Arithmetic((1e-2, 1e-1, 1e-3, 1e-4, 1e-5), tolerance=1e-2, rounding=1e-3)
 HALF = Arithmetic((0.3, 1.0, 0.1), tolerance=0.3, rounding=0.1)
 
 

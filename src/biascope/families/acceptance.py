@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -77,7 +78,9 @@ def copied(module: nn.Module, name: str) -> nn.Module:
     kept = [leaf for layer in module.modules() for leaf in tree_leaves(list(vars(layer).values()))]
     computed = [leaf for leaf in kept if isinstance(leaf, Tensor) and not leaf.is_leaf]
     try:
-        return copy.deepcopy(module, {id(tensor): tensor.detach().clone() for tensor in computed})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # what torch says to itself of graphs that it exported
+            return copy.deepcopy(module, {id(tensor): tensor.detach().clone() for tensor in computed})
     except FOREIGN as error:
         raise ValueError(
             f"{name} must be copyable, but {_uncopyable(module) or 'it'} is not ({reason_of(error)}). Create it in forward, "

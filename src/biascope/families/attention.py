@@ -53,9 +53,10 @@ def allow_stacked_masks(module: nn.Module) -> None:
     The library leaves a mask out where it hides nothing, which needs one answer for all that is stacked. Where a mask is stacked it is
     used, whatever it hides; all else is left to the library.
     """
-    if not _models_in(module):
+    masks = sys.modules.get("transformers.masking_utils")  # only models of texts import it
+    if masks is None or not _models_in(module):
         return
-    register = sys.modules["transformers.masking_utils"].AttentionMaskInterface
+    register = masks.AttentionMaskInterface
     known = register._global_mapping
     for name in (EAGER, "sdpa"):
         if name in known and not isinstance(known[name], _StackedMask):

@@ -120,7 +120,8 @@ def _proven(proof: Proof, uses: Sequence[Uses], name: str, cost: Callable[[Rule]
     """The cheapest rule that agrees with the truth, if one does."""
     few, shape = proof.sets[0], proof.network.params[name].shape
     signatures = tuple(each.signature(name, some.count) for each, some in zip(uses, proof.sets, strict=True))
-    if not all(signatures):
+    # A batch whose axis is not the first may agree by chance: rows of its positions are then taken for samples.
+    if not all(signatures) or signatures[0] != proof.alone.signature(name, 1):
         return None
     for rule in sorted(possible_rules(uses[0], name, few.count, shape), key=cost):
         try:

@@ -142,6 +142,11 @@ class Proof:
         sets = tuple(alone.few(few.x, few.places, output) for few in self.sets)
         return dataclasses.replace(self, output=output, sets=sets)
 
+    @functools.cached_property
+    def alone(self) -> Uses:
+        """How the parameters enter where one sample passes alone."""
+        return layer_uses(self.network, taken(self.sets[0].x, slice(1)), self.output, backward=False)
+
     @property
     def tolerance(self) -> float:
         """Largest error of a correct rule; a wrong rule is off by its whole share."""

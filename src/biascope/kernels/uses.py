@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -222,7 +223,7 @@ def layer_uses(
     recorder = _Recorder(params)
     # Where inputs of a batch would influence one another they go through the network one by one, under vmap.
     recorder.raw |= params.keys() if network.couples_inputs else set()
-    with torch.enable_grad(), plain_attention():
+    with torch.enable_grad(), plain_attention(), _uncompiled():
         with recorder if not network.couples_inputs else contextlib.nullcontext():
             outputs = network.apply(params, network.buffers, cloned(x))
         scalar = scalars(outputs, output).sum()
@@ -237,6 +238,12 @@ def layer_uses(
             for name, found in gradients.items()
         ]
     return Uses(calls, frozenset(recorder.raw), outputs.detach().reshape(len(outputs), -1))
+
+
+def _uncompiled() -> contextlib.AbstractContextManager[object]:
+    """Functions of ``torch.compile`` as they were written: the compiler would else translate the recorder too."""
+    compiler = "torch._dynamo" in sys.modules  # whose import takes long
+    return torch.compiler.set_stance("force_eager") if compiler else contextlib.nullcontext()
 
 
 def _sample_gradients(network: Network, names: Sequence[str], x: Any, output: int | None) -> dict[str, Tensor]:

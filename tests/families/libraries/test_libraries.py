@@ -1,6 +1,7 @@
 """Models by the names of libraries: shape, law of weights and readout come from the library; what cannot be is one sentence."""
 
 import dataclasses
+import importlib
 import json
 import sys
 from collections.abc import Callable
@@ -101,6 +102,7 @@ class TestTimm:
         assert "Did you mean timm:resnet18?" in refused("timm:resnet81")
         assert "takes images" in refused("timm:resnet18", shape=(5,))
         assert "timm:resnet18" in refused("timm:")
+        assert "Did you mean timm:resnet18.a1_in1k?" in refused("timm:resnet18.nope")
 
 
 class TestTorchvision:
@@ -128,6 +130,10 @@ class TestOpenClip:
         pytest.importorskip("open_clip")
         family = family_of("open_clip:ViT-S-32-alt", shape=(3, 64, 64))
         assert family.first_outputs(torch.zeros(2, 3, 64, 64)).shape == (2, 256)
+        assert family_of("open_clip:RN50", shape=(3, 32, 32)).first_outputs(torch.zeros(2, 3, 32, 32)).shape == (
+            2,
+            1024,
+        )
 
 
 class TestTransformers:
@@ -148,12 +154,37 @@ class TestTransformers:
         assert usual_shape("hf-config:vit") == (3, 224, 224)
         assert usual_shape("hf-config:whisper") == (80, 3000)
 
+    def test_sizes_that_the_model_does_not_have_are_not_told(self) -> None:
+        # Its layers are stages, and only its configuration has a width.
+        settings = {"embed_dim": 8, "depths": (1, 1), "num_heads": (1, 1), "window_size": 4}
+        name = family_of("hf-config:swinv2", shape=(3, 32, 32), settings=settings).name
+        assert name.endswith("window_size=4 (pooled by the model)")
+
+    def test_a_last_layer_that_is_read_whole_is_told(self) -> None:
+        family = family_of("hf-config:patchtst", shape=(32, 1), settings={"hidden_size": 16})
+        assert family.name.endswith("all 512 numbers of its last layer)")
+        assert [axis.name for axis in family.axes] == ["time", "feature"]
+        assert "Pass --input" in refused("hf-config:patchtst")
+        assert refused("hf-config:funnel").endswith("pass --full for the library's own.")
+
+    def test_heads_of_widened_layers_fit(self) -> None:
+        assert family_of("hf-config:mamba2").name == "mamba2 (2 layers of width 128, at the last position)"
+
+    def test_a_model_without_masks_needs_no_register_of_masks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        importlib.import_module("transformers.masking_utils")
+        monkeypatch.delitem(sys.modules, "transformers.masking_utils")
+        settings = {"hidden_sizes": (8, 8), "depths": (1, 1), "num_stages": 2}
+        source, shape = "hf-config:convnextv2", (3, 32, 32)
+        assert family_of(source, shape=shape, settings=settings).first_outputs(torch.zeros(2, *shape)).shape == (2, 8)
+
     def test_what_is_refused(self) -> None:
         assert "Did you mean hf-config:bert?" in refused("hf-config:brt")
         assert "billion weights" in refused("hf-config:llama", settings={"full": True})
         assert "--input 4000" in refused("hf-config:wav2vec2")
         assert "positions × 128" in refused("hf-config:bert", shape=(16, 64))
         assert "'nope'" in refused("hf-config:bert", settings={"nope": 1})
+        assert "whole number from 1, got many" in refused("hf-config:bert", settings={"hidden_size": "many"})
+        assert refused("hf-config:bert", settings={"hidden_size": 130}).endswith("attention heads (4). Change --set.")
         assert "more than one kind of input" in refused("hf-config:clip")
 
     def test_positions_of_a_text_are_asked_for_by_the_shape(self) -> None:
@@ -204,6 +235,12 @@ class TestFolders:
         (tmp_path / "config.json").write_text('{"auto_map": {}}')
         assert "code of its own" in refused(f"hf:{tmp_path}")
 
+    def test_weights_of_other_shapes_are_not_drawn(self, tmp_path: Path) -> None:
+        saved_classifier(tmp_path / "mine")
+        file = tmp_path / "mine" / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"intermediate_size": 48}))
+        assert "intermediate.dense.bias is 64 instead of 48" in refused(f"hf:{tmp_path / 'mine'}")
+
     def test_an_adapter_with_its_base(self, tmp_path: Path) -> None:
         peft = pytest.importorskip("peft")
         model = saved_classifier(tmp_path / "base")
@@ -226,6 +263,29 @@ class TestFolders:
         other = transformers.BertConfig(hidden_size=64, num_hidden_layers=1, num_attention_heads=2, vocab_size=50)
         transformers.BertForSequenceClassification(other).save_pretrained(tmp_path / "other")
         assert "does not fit" in refused(f"peft:{tmp_path / 'adapter'}", settings={"base": str(tmp_path / "other")})
+
+    def test_an_adapter_that_cannot_be_read(self, tmp_path: Path) -> None:
+        peft = pytest.importorskip("peft")
+        model, folder = saved_classifier(tmp_path / "base"), tmp_path / "adapter"
+        tokens = peft.PromptTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=2)
+        peft.get_peft_model(model, tokens).save_pretrained(folder)
+        settings = {"base": str(tmp_path / "base")}
+        assert "PROMPT_TUNING, which adds virtual tokens" in refused(f"peft:{folder}", settings=settings)
+        file = folder / "adapter_config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"peft_type": "NEWEST"}))
+        assert "Check that peft is new enough" in refused(f"peft:{folder}", settings=settings)
+        file.write_text("[]")
+        assert "must hold settings by name, got a list" in refused(f"peft:{folder}", settings=settings)
+        (folder / "adapter_model.safetensors").unlink()
+        file.write_text("{}")
+        assert "must hold adapter_model.safetensors" in refused(f"peft:{folder}", settings=settings)
+
+
+def test_a_file_that_is_no_graph(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "mine.pt2"
+    file.write_text("hello")
+    assert "must be a file that torch.export.save of this version of torch wrote" in refused(str(file))
+    assert not caplog.records
 
 
 def test_a_graph_of_torch_export_is_its_module_with_its_weights(tmp_path: Path) -> None:

@@ -6,13 +6,14 @@ Such a file is a program, as a Python file is: its operations run on this machin
 from __future__ import annotations
 
 import functools
+import logging
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from biascope.families.named_model import Asked, NamedModel
-from biascope.runs.failures import FOREIGN, reason_of
+from biascope.runs.failures import FOREIGN
 
 EXAMPLE = "network.pt2"
 
@@ -44,13 +45,17 @@ def named(rest: str, asked: Asked) -> NamedModel:
 
 
 def _program(path: Path) -> torch.export.ExportedProgram:
+    log = logging.getLogger("torch.export")
+    before = log.level
+    log.setLevel(logging.CRITICAL)  # it prints the whole stack of what is told here in a sentence
     try:
         return torch.export.load(path)
     except FOREIGN as error:
         raise ValueError(
-            f"{path} must be a file of torch.export.save, but reading it failed with: {reason_of(error)}. Export it again with this "
-            "version of torch."
+            f"{path} must be a file that torch.export.save of this version of torch wrote, but torch cannot read it. Export it again."
         ) from error
+    finally:
+        log.setLevel(before)
 
 
 def _module(path: Path) -> nn.Module:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from torch import nn
 
 from biascope.families.checkpoint import has_weights
 from biascope.families.libraries.one_tensor import (
-    KNOWN,
     OneTensor,
     is_causal,
     one_tensor,
@@ -38,7 +37,6 @@ from biascope.runs.randomness import forked_rng
 EXAMPLE = "hf:path/to/folder"
 POSITIONS = 16  # of a text, where none are asked for
 _WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
-_FEW = ", ".join(KNOWN[1:])
 
 
 def named(rest: str, asked: Asked) -> NamedModel:
@@ -250,8 +248,10 @@ def _axes(model: Any, tensor: OneTensor, shape: tuple[int, ...]) -> tuple[Axis, 
         "pixel_values": ("channel", "height", "width"),
         "input_features": ("band", "time"),
         "input_values": ("time",),
+        "past_values": ("time", "feature"),
     }
-    return tuple(map(Axis, known.get(tensor.takes, ())))
+    names = known.get(tensor.takes, ())
+    return tuple(map(Axis, names)) if len(names) == len(shape) else ()
 
 
 def _shape(source: str, model: Any, readout: TextReadout, asked: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -274,10 +274,10 @@ def _shape(source: str, model: Any, readout: TextReadout, asked: tuple[int, ...]
         if asked not in (None, usual):
             raise ValueError(f"{source} takes spectra of {usual[0]}×{usual[1]}, got {asked}. Leave --input out.")
         return usual
-    if asked is None or takes not in KNOWN:
+    if asked is None:
         raise ValueError(
             f"The configuration of {source} does not say how long its inputs ({takes}) are. Pass --input, such as --input 4000 for a "
-            "sound, or build it in file.py:build."
+            "sound or 512x1 for a time series, or build it in file.py:build."
         )
     return asked
 
@@ -328,6 +328,7 @@ def _trained(transformers: Any, place: str, gguf: str | None, download: bool, st
                 attn_implementation="eager",
                 dtype=torch.float32,
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are refused below, by name
                 **where,
             )
         except FOREIGN as error:
@@ -347,15 +348,25 @@ def _trained(transformers: Any, place: str, gguf: str | None, download: bool, st
 
 
 def require_whole(place: str, loaded: Mapping[str, Any]) -> None:
-    """Refuse a model of which some weights were not in its files, and so are random.
+    """Refuse a model of which some weights were not in its files, or in other shapes, and so are random.
 
     Raises:
         ValueError: With the first of them.
     """
-    missing = sorted(map(str, loaded.get("missing_keys", ()))) + sorted(map(str, loaded.get("mismatched_keys", ())))
+    if others := sorted(loaded.get("mismatched_keys", ())):
+        name, found, wanted = others[0]
+        raise ValueError(
+            f"{place} must hold weights of the shapes that its config.json says, but {name} is {_times(found)} instead of "
+            f"{_times(wanted)}. Correct the sizes in config.json, or save the model again."
+        )
+    missing = sorted(map(str, loaded.get("missing_keys", ())))
     if missing:
         more = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
         raise ValueError(
             f"{place} must hold all weights of its model, but {missing[0]}{more} would stay random. Save the model again, or correct "
             "'architectures' in config.json."
         )
+
+
+def _times(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape)) or "one number"

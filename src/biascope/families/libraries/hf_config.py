@@ -5,12 +5,15 @@ The sizes that a library's configuration has by default are those of published m
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
 from biascope.families.libraries.hf import _initial, library, model_of, with_settings
 from biascope.families.libraries.packages import silent
@@ -32,25 +35,15 @@ def named(rest: str, asked: Asked) -> NamedModel:
         raise ValueError(
             f"transformers must have an architecture {rest!r}, and has none. Did you mean hf-config:{near[0]}?"
         )
-    kind = known[rest]
-    sizes = (
-        {} if asked.full else small(kind(), **{name: asked.settings[name] for name in _USUAL if name in asked.settings})
-    )
     given = asked.shape or ()
     image = {"num_channels": given[0], "image_size": given[1]} if len(given) == 3 else {}
-    own = {key: value for key, value in image.items() if hasattr(kind(), key)}
-    try:
-        config = with_settings(kind(), {**sizes, **own, **asked.settings}, source)
-    except ValueError as error:
-        if not sizes or asked.settings:
-            raise
-        raise ValueError(
-            f"{source} cannot be built with {LAYERS} layers of width {WIDTH}. Pass sizes that fit one another with --set, or --full "
-            "for the library's own."
-        ) from error
-    _require_room(source, config, transformers)
+    own = {key: value for key, value in image.items() if hasattr(known[rest](), key)}
+    config = _configuration(source, known[rest], {**own, **asked.settings}, asked.full)
+    ways = "Change --set" if asked.settings else "Build it in file.py:build"
+    remedy = ways if asked.full or asked.settings else "Set sizes with --set, or pass --full for the library's own"
+    model = _without_weights(source, config, transformers, remedy)
     make = functools.partial(_initial, transformers.AutoModel, config)
-    told = "" if asked.full else _sizes_in_words(config)
+    told = "" if asked.full else _sizes_in_words(config, model) or ("" if asked.settings else "sizes of the library")
     return model_of(source, label_of(rest, asked.named), make, asked, trained=False, usual=told)
 
 
@@ -90,24 +83,66 @@ def small(
     return entries
 
 
-def _sizes_in_words(config: Any) -> str:
+def _configuration(source: str, kind: Any, settings: Mapping[str, Any], full: bool) -> Any:
+    """A configuration of a kind with the settings that were asked for, small unless the library's own sizes were.
+
+    Raises:
+        ValueError: If these sizes do not fit one another.
+    """
+    if full:
+        return with_settings(kind(), settings, source)
+    for name in _USUAL:
+        if not isinstance(settings.get(name, 1), int) or settings.get(name, 1) < 1:
+            raise ValueError(f"{name} of {source} must be a whole number from 1, got {settings[name]}. Change --set.")
+    sizes = small(kind(), **{name: settings[name] for name in _USUAL if name in settings})
+    try:
+        return with_settings(kind(), {**sizes, **settings}, source)
+    except ValueError as error:
+        with contextlib.suppress(ValueError):
+            return with_settings(kind(), {**sizes, **_more_heads(kind(), sizes), **settings}, source)
+        if settings:
+            raise
+        raise ValueError(
+            f"{source} cannot be built with {LAYERS} layers of width {WIDTH}: {reason_of(error.__cause__ or error)}. Pass sizes "
+            "that fit one another with --set, or --full for the library's own."
+        ) from error
+
+
+def _more_heads(config: Any, sizes: Mapping[str, Any]) -> dict[str, int]:
+    """Heads that are together as wide, relative to the layers, as the library's: some architectures widen their layers first."""
+    keys = {"num_heads", "head_dim", "hidden_size"}
+    if not keys <= sizes.keys():
+        return {}
+    factor = config.num_heads * config.head_dim // config.hidden_size
+    return {"num_heads": factor * int(sizes["hidden_size"]) // int(sizes["head_dim"])}
+
+
+def _sizes_in_words(config: Any, model: nn.Module) -> str:
+    """Layers and width, where they are what the model is made of: stages of images have several of both."""
     layers, width = getattr(config, "num_hidden_layers", None), getattr(config, "hidden_size", None)
-    return f"{layers} layers of width {width}" if layers and width else ""
+    if not layers or not width or not any(width in weight.shape for weight in model.parameters()):
+        return ""
+    return f"{layers} layers of width {width}"
 
 
-def _require_room(source: str, config: Any, transformers: Any) -> None:
-    """Refuse an architecture that does not fit into memory, counted without making its weights.
+def _without_weights(source: str, config: Any, transformers: Any, remedy: str) -> nn.Module:
+    """The architecture without numbers, if it would fit into memory.
+
+    Args:
+        source: As the user named it.
+        config: Its configuration.
+        transformers: The library.
+        remedy: What to do where the library cannot make it.
 
     Raises:
         ValueError: If it does not fit, or the library cannot make it.
     """
     try:
         with silent(transformers), torch.device("meta"):
-            model = transformers.AutoModel.from_config(config)
+            model: nn.Module = transformers.AutoModel.from_config(config)
     except FOREIGN as error:
         raise ValueError(
-            f"{source} must be an architecture that transformers builds alone, but that failed with: {reason_of(error)}. Build it in "
-            "file.py:build."
+            f"{source} must be an architecture that transformers builds alone, but that failed with: {reason_of(error)}. {remedy}."
         ) from error
     count = sum(weight.numel() for weight in model.parameters())
     if 8 * count > free_memory():
@@ -115,3 +150,4 @@ def _require_room(source: str, config: Any, transformers: Any) -> None:
             f"{source} has {in_words(count)}, which do not fit twice into the free memory of {free_memory() / 2**30:.0f} GiB. "
             "Pass smaller sizes with --set, or leave --full out."
         )
+    return model

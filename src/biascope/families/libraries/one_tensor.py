@@ -15,7 +15,6 @@ from biascope.runs.failures import FOREIGN
 
 #: Beside the name that a model gives its main input: what it takes in its place, if that has no gradient.
 _REAL = {"input_ids": "inputs_embeds"}
-KNOWN = ("inputs_embeds", "pixel_values", "input_features", "input_values")
 
 
 class OneTensor(nn.Module):
@@ -137,6 +136,9 @@ def readout_in_words(outputs: Any, causal: bool) -> str:
         return ""
     if isinstance(getattr(outputs, "pooler_output", None), Tensor) and logits is None:
         return "pooled by the model"
+    last = logits if isinstance(logits, Tensor) else getattr(outputs, "last_hidden_state", None)
+    if isinstance(last, Tensor) and last.dim() != 3:
+        return f"all {last[0].numel():,} numbers of its last layer"
     return "at the last position" if causal else "mean over positions"
 
 

@@ -29,7 +29,10 @@ def named(rest: str, asked: Asked) -> NamedModel:
     if not asked.download and "pretrained" in settings:
         raise ValueError(f"{source} must be allowed to fetch its weights. Pass --download.")
     if asked.shape is not None:
-        settings["force_image_size"] = image_shape(source, asked.shape, (3, 224, 224))[1:]
+        height, width = image_shape(source, asked.shape, (3, 224, 224))[1:]
+        settings["force_image_size"] = (
+            height if height == width else (height, width)
+        )  # some towers take one number alone
     entry = library.get_model_config(rest)["vision_cfg"]
     side = settings.get("force_image_size", entry.get("image_size", 224))
     sides = tuple(side) if isinstance(side, list | tuple) else (side, side)

@@ -21,6 +21,7 @@ from biascope.families.named_model import Asked, NamedModel
 from biascope.runs.failures import FOREIGN, reason_of
 
 EXAMPLE = "peft:path/to/adapter"
+_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 
 
 def named(rest: str, asked: Asked) -> NamedModel:
@@ -38,6 +39,10 @@ def named(rest: str, asked: Asked) -> NamedModel:
         given = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{file} must be JSON, but is not: {error}. Save the adapter again.") from error
+    if not isinstance(given, dict):
+        raise ValueError(f"{file} must hold settings by name, got a {type(given).__name__}. Save the adapter again.")
+    if not any((folder / name).is_file() for name in _WEIGHTS):
+        raise ValueError(f"{folder} must hold {_WEIGHTS[0]}, and does not. Save the adapter again.")
     base = str(settings.pop("base", given.get("base_model_name_or_path") or ""))
     if settings:
         raise ValueError(f"{source} takes the setting base alone, got {settings}. Leave the others out.")
@@ -56,7 +61,18 @@ def _adapted(transformers: Any, peft: Any, folder: Path, base: str, download: bo
     Raises:
         ValueError: If the adapter does not fit the base.
     """
-    config = peft.PeftConfig.from_pretrained(str(folder))
+    try:
+        config = peft.PeftConfig.from_pretrained(str(folder))
+    except FOREIGN as error:
+        raise ValueError(
+            f"{folder} must hold an adapter that peft knows, but reading it failed with: {reason_of(error)}. Check that peft is new "
+            "enough for it."
+        ) from error
+    if config.is_prompt_learning:
+        raise ValueError(
+            f"{folder} must hold an adapter that changes weights, such as LoRA, got {config.peft_type.value}, which adds virtual "
+            "tokens. Build the model in file.py:build."
+        )
     kind = _class_for(peft, config.task_type) or transformers.AutoModel
     try:
         with silent(transformers), warnings.catch_warnings(record=True) as told:

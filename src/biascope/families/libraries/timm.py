@@ -21,6 +21,12 @@ def named(rest: str, asked: Asked) -> NamedModel:
             f"timm must have a network {rest!r}, and has none. "
             + (f"Did you mean timm:{near[0]}?" if near else "Type python -c 'import timm; print(timm.list_models())'.")
         )
+    name, _, tag = rest.partition(".")
+    tags = [each for each in timm.list_pretrained(f"{name}.*") if each != rest] if tag else []
+    if tag and not timm.is_model_pretrained(rest):
+        raise ValueError(
+            f"timm must have weights {tag!r} of {name}, and has none. Did you mean timm:{(tags or [name])[0]}?"
+        )
     entry = timm.get_pretrained_cfg(rest)
     usual = tuple(entry.input_size) if entry is not None else (3, 224, 224)
     shape = image_shape(source, asked.shape, usual)
