@@ -74,6 +74,7 @@ class Equivariance(Result):
     white_change: float
     radius: float
 
+    row_of_card: ClassVar[bool] = True
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = dict.fromkeys(
         ("changes", "variances", "input_changes", "input_variances"), ("draw", "move")
     )

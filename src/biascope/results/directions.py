@@ -123,7 +123,7 @@ def filled(steppers: Sequence[Gallery], room: int) -> list[Gallery]:
     smallest_first = sorted(range(len(found)), key=lambda place: found[place].directions.vectors.nbytes)
     for before, place in enumerate(smallest_first):
         vectors = found[place].directions.vectors
-        each = math.ceil(vectors.shape[1] * 4 / 3) + 12
+        each = math.ceil(vectors.shape[1] * 4 / 3) + 24  # its scale, too
         count = max(1, min(len(vectors), room // (len(found) - before) // each))
         axes = found[place].axes
         shown = vectors[:count] if axes.image else axes.laid_out(vectors[:count]).reshape(-1, vectors.shape[1])
