@@ -224,7 +224,7 @@ class Sensitivity(Result):
         found = self.mean_dimension
         if self.unclear():
             return f"{self.subject} needs more draws: the sum of its sensitivities to {self.counted} is not clear yet."
-        digits = f"{found.value:.3g} (95 % CI {found.low:.3g} to {found.high:.3g})"
+        digits = f"{found.value:.2f} (95 % CI {found.low:.2f} to {found.high:.2f})"
         if not self.independent:
             return f"The sensitivities of {self.subject} to {self.counted} sum to {digits}."
         return (

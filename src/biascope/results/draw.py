@@ -34,6 +34,7 @@ _DUST = 1e-9  # eigenvalues below this share of the largest are rounding errors 
 _CELLS = 256  # most rows of a matrix that are drawn one by one
 _PIXELS = 64  # most pixels along a side of a small picture
 _BARS = 32  # parts that are drawn as bars; along an order, more are a curve
+_MARKS = 12  # bars of which each has a mark of its own
 _OCTAVES = 4  # of shares around an even one that colours tell apart
 _REACH = 8  # largest pixel offset of the local structure
 
@@ -200,7 +201,8 @@ def shares(
 
     Parts in an order are shown in it; others by size, if they are too many for all to be named.
     """
-    mark = "The dotted line is" if ordered and len(labels) > _BARS else "Short dark lines are"
+    joined = ordered and len(labels) > _MARKS
+    mark = "The dotted line is" if joined else "Short dark lines are"
     reading = f"{reading} {mark} {beside}."
     values = 100 * np.array([[share.value, share.low, share.high] for share in shares])
     even = 100 * np.asarray(isotropic)
@@ -226,8 +228,8 @@ def shares(
         axes.plot(at, values[:, 0], linewidth=1.6, **style)
     else:
         axes.bar(at, values[:, 0], yerr=apart, ecolor=colours.muted, **style)
-    if len(labels) > _BARS:
-        axes.plot(at, even, linestyle=":", color=colours.muted)
+    if joined:
+        axes.plot(at, even, linestyle=":", color=colours.ink)
     else:
         axes.plot(at, even, "_", markersize=16, markeredgewidth=2, color=colours.ink)
     every = math.ceil(len(labels) / 12)

@@ -271,7 +271,7 @@ def _measure(
 ) -> Iterator[Result]:
     one = pass_of(family, shape, run)
     amount = sampling.amount(one, family.num_parameters, family.size, run)
-    fewer = amount.told(one, family.size)
+    fewer = "" if sampling.draws is not None else amount.told(one, family.size)
     wanted = probes(family.size, shape, sampling, amount)
     draws = amount.draws
     if sampling.minutes is not None:
