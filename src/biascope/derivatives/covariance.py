@@ -396,6 +396,7 @@ def gradient_covariance(
     checks = {count // 8, count // 4, count // 2, 3 * count // 4} - {0, 1} if stable is not None else set()
     finished: list[Moments] = []
     rounding = run.rounding**2  # of gradients, which are squared in float64
+    trim()  # of what the checks took
     with trials.alone():
         done = [trials.done(key) for key in keys]
         with run.tracked(label, draws, sum(edges[i + 1] - edges[i] for i in range(count) if done[i])) as advance:

@@ -24,6 +24,7 @@ from biascope.results.estimate import Estimate, Number
 from biascope.results.result import Result
 from biascope.results.story import Compared, Directions, Sentence, Step, Story, model_word
 from biascope.results.wording import listed
+from biascope.runs.memory import trim
 from biascope.runs.rehearsal import counted
 from biascope.tasks.bases import spatial_frequency
 
@@ -427,6 +428,7 @@ def covariance_fields(covariance: EstimatedOperator, axes: InputAxes, keep: int 
     with counted("eigenvectors of all draws and of both halves", len(parts)) as advance:
         for part in parts:
             spectra.append(eigenpairs(part, keep, tolerance=_TOLERANCE, zeros=part is covariance))
+            trim()
             advance(1)
     spectrum = spectra[0]
     kept = spectrum.vectors.shape[0]

@@ -267,7 +267,8 @@ def _measure(
 ) -> Iterator[Result]:
     one = pass_of(family, shape, run)
     amount = sampling.amount(one, family.num_parameters, family.size, run)
-    if told := amount.told(one, family.size):
+    told = amount.told(one, family.size) if sampling.draws is None else ""
+    if told:
         warnings.warn(told, stacklevel=2)
     common = {"draws": amount.draws, "readout": sampling.readout, "seed": sampling.seed, "run": run}
     places = probes(family.size, shape, sampling, amount)
