@@ -32,7 +32,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def small_blocks() -> Iterator[None]:
-    """Members of a family are drawn in blocks of 2²² numbers at most in place of 2²⁶: most tests draw a few networks."""
+    """Members of a family are drawn in blocks of 2²² numbers at most in place of 2²⁵: most tests draw a few networks."""
     from biascope.families import draws, tape
 
     def block_size(numbers: int, device: torch.device) -> int:

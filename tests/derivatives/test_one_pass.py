@@ -49,11 +49,12 @@ def test_gradients_in_several_passes_are_those_of_one() -> None:
 
 def test_no_more_inputs_are_passed_together_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = sampler(8).gradients(0, 5)
-    monkeypatch.setattr(one_pass, "_ROOM", 3 * 4 * 50)
+    cores = max(2, torch.get_num_threads())
+    monkeypatch.setattr(one_pass, "_ROOM", -(-3 * 4 * 50 // cores))
     few = sampler(8)
     torch.testing.assert_close(few.gradients(0, 5), whole)
     assert few.method == "one at a time, 3 inputs a pass"
-    monkeypatch.setattr(one_pass, "_ROOM", 2 * 8 * 4 * 50)  # two networks of eight inputs
+    monkeypatch.setattr(one_pass, "_ROOM", -(-2 * 8 * 4 * 50 // cores))  # two networks of eight inputs
     pair = sampler(8)
     torch.testing.assert_close(pair.gradients(0, 5), whole)
     assert all(way.members <= max(2, 2 * torch.get_num_threads()) for way in pair._ways())

@@ -166,12 +166,17 @@ def memory_in_words(expected: int, run: Run) -> str:
         expected: Bytes of main memory.
         run: Says what the process may take.
     """
-    if expected > run.limit:
+    from biascope.runs.memory import NO_LIMIT
+
+    limit = run.limit
+    if limit == NO_LIMIT:
+        return f"Expected memory: about {in_words(expected)} at the peak."
+    if expected > limit:
         return (
             f"Expected memory: about {in_words(expected)} at the peak. The command would refuse, because the limit (--memory) is "
-            f"{in_words(run.limit)}."
+            f"{in_words(limit)}."
         )
-    return f"Expected memory: about {in_words(expected)} at the peak; the limit (--memory) is {in_words(run.limit)}."
+    return f"Expected memory: about {in_words(expected)} at the peak; the limit (--memory) is {in_words(limit)}."
 
 
 def load_in_words(slower: float) -> str:

@@ -125,6 +125,11 @@ class GradientSampler:
             fitting = min(fitting, max(32, self._fastest.wanted))
         return max(1, fitting)
 
+    def stop(self, start: int) -> int:
+        """Where to stop after a draw: a stride later, and within a block of draws, so that no two are held."""
+        block = self._draws.block_size
+        return min(start + self.stride, (start // block + 1) * block)
+
     @functools.cached_property
     def _most(self) -> int:
         """Most draws whose gradients are held at once."""
@@ -397,6 +402,7 @@ def gradient_covariance(
     checks = {count // 8, count // 4, count // 2, 3 * count // 4} - {0, 1} if stable is not None else set()
     finished: list[Moments] = []
     rounding = run.rounding**2  # of gradients, which are squared in float64
+    trim()  # of what the checks took
     with trials.alone():
         done = [trials.done(key) for key in keys]
         with run.tracked(label, draws, sum(edges[i + 1] - edges[i] for i in range(count) if done[i])) as advance:
@@ -469,7 +475,7 @@ def _groups(
         else None
     )
     while start < edges[-1]:
-        stop = min(edges[-1], start + sampler.stride)
+        stop = min(edges[-1], sampler.stop(start))
         gradients = sampler.gradients(start, stop, advance)
         if moments is None:
             # Of one draw, since how many are taken at a time is chosen by timing; a unit that is not dead.

@@ -20,7 +20,7 @@ from biascope.families.inputs import is_real, taken
 from biascope.families.network import Network
 from biascope.runs.run import Run
 
-_ROOM = 2**26  # bytes that backward passes may keep at a time on a CPU, where more is no faster …
+_ROOM = 2**25  # bytes that backward passes may keep at a time for each core of a CPU, at least two: more is no faster …
 _SHARE = 8  # … and on a GPU one part in so many of its memory
 _MOVED = 20.0  # operations in the time in which a byte that a layer leaves behind goes through memory
 _CHECKED = 2e10  # operations of a forward pass of all the inputs that a check looks at
@@ -52,12 +52,15 @@ class OnePass:
         """How many inputs backward passes may take at a time.
 
         Example:
-            >>> [OnePass(0.0, kept).inputs_at_once(Run(device="cpu", memory="8GB")) for kept in (5 * 2**20, 2**40)]
-            [12, 1]
+            >>> run = Run(device="cpu", memory="8GB")
+            >>> [OnePass(0.0, kept).inputs_at_once(run) for kept in (2**20, 2**40)] == [32 * max(2, torch.get_num_threads()), 1]
+            True
         """
         device = run.torch_device
-        large = device.type == "cuda"
-        room = torch.cuda.get_device_properties(device).total_memory // _SHARE if large else run.room(_ROOM)
+        if device.type == "cuda":
+            room = torch.cuda.get_device_properties(device).total_memory // _SHARE
+        else:
+            room = run.room(_ROOM * max(2, torch.get_num_threads()))
         return max(1, room // max(1, self.kept))
 
     def inputs_checked(self, inputs: int) -> int:

@@ -47,8 +47,7 @@ def exact_ways(
             return input_gradient(stack, x, paired=paired)
 
     ways = [Way("one at a time", 1, _alone(input_gradient, paired))]
-    if most >= torch.get_num_threads():
-        ways += _for_each_core("", lambda: input_gradient, device, paired)
+    ways += _for_each_core("", lambda: input_gradient, device, paired, most)
     ways.append(Way("stack", min(_STACK, most), stacked, most))
     if any(isinstance(layer, nn.Conv2d) for layer in network.module.modules()):
         ways.append(Way("stack, convolutions as products,", min(_STACK, most), as_products, most))
@@ -91,7 +90,7 @@ def difference_ways(network: Network, x: Tensor, *, fresh: bool, step: float, mo
             for batch in _sizes(256, every)
         ]
         dealt = [
-            _for_each_core(f", {batch} {kind} a pass", batched(batch), x.device, fresh)
+            _for_each_core(f", {batch} {kind} a pass", batched(batch), x.device, fresh, most)
             for batch in _sizes(128, 512, most=every)
         ]
         return [*alone, *(way for ways in dealt for way in ways)]
@@ -119,9 +118,11 @@ def _alone(one: One, paired: bool) -> Callable[[Network, Any], Tensor]:
     return lambda stack, inputs: one(stack.member(0), of_member(inputs, 0, paired))[None]
 
 
-def _for_each_core(name: str, make: Callable[[], One], device: torch.device, paired: bool) -> list[Way]:
+def _for_each_core(name: str, make: Callable[[], One], device: torch.device, paired: bool, most: int) -> list[Way]:
     """Members dealt out to threads, where there are several cores and no GPU."""
     cores = torch.get_num_threads()
-    if device.type != "cpu" or cores < 2:
+    if device.type != "cpu" or not 2 <= cores <= most:
         return []
-    return [Way(f"one for each core{name}", 2 * cores, MemberThreads([make() for _ in range(cores)], paired))]
+    return [
+        Way(f"one for each core{name}", min(2 * cores, most), MemberThreads([make() for _ in range(cores)], paired))
+    ]

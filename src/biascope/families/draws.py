@@ -15,7 +15,7 @@ from biascope.families.network import Network
 from biascope.families.tape import Builder, Tape, block_size, built
 from biascope.families.weights import Params, stacked
 from biascope.runs.ambient import under_torch_defaults
-from biascope.runs.memory import is_out_of_memory
+from biascope.runs.memory import is_out_of_memory, trim
 from biascope.runs.randomness import generator_for
 from biascope.runs.run import Run
 
@@ -144,6 +144,7 @@ class InitialDraws(Draws):
     def _block(self, tape: Tape, index: int) -> Network:
         if self._held is None or self._held[0] != index:
             self._held = None  # free the old block before drawing the new one
+            trim()
             generator = generator_for(self._drawn_on, self.seed, "weights", index)
             stack = self._stack(tape.draw(self.block_size, generator), self.block_size)
             self._held = (index, stack.to(self._drawn_on, self.run.dtype))

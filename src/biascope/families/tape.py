@@ -461,11 +461,11 @@ def block_size(numbers: int, device: torch.device) -> int:
     """Number of members drawn at once; it depends on the weight count and the device type only.
 
     Draw ``i`` is member ``i mod B`` of block ``⌊i/B⌋``, and a block is always drawn whole, so results do not depend
-    on how the work was cut. The budget is 2²⁶ numbers on a CPU and 2³¹ on a GPU, at most 1024 or 4096 members.
+    on how the work was cut. The budget is 2²⁵ numbers on a CPU and 2³¹ on a GPU, at most 1024 or 4096 members.
 
     Example:
         >>> block_size(60_941, torch.device("cpu"))
-        1024
+        550
     """
-    budget, most = (2**26, 1024) if device.type == "cpu" else (2**31, 4096)
+    budget, most = (2**25, 1024) if device.type == "cpu" else (2**31, 4096)
     return min(most, max(1, budget // max(1, numbers)))

@@ -547,9 +547,9 @@ def _smaller(image: np.ndarray, most: int) -> tuple[np.ndarray, int]:
     """A picture averaged over square blocks until no side is longer than ``most``, and the side of a block."""
     block = math.ceil(max(image.shape) / most)
     rows, columns = (np.arange(0, length, block) for length in image.shape)
-    parts = (image, np.ones_like(image))
-    sums, counts = (np.add.reduceat(np.add.reduceat(part, rows, 0), columns, 1) for part in parts)
-    return sums / counts, block
+    sums = np.add.reduceat(np.add.reduceat(image, rows, 0), columns, 1)
+    heights, widths = (np.diff([*starts, length]) for starts, length in zip((rows, columns), image.shape, strict=True))
+    return sums / np.outer(heights, widths), block
 
 
 def _by_offset(matrix: np.ndarray, height: int, width: int) -> np.ndarray:

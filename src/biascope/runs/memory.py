@@ -46,6 +46,7 @@ def is_of_the_device(error: BaseException) -> bool:
 
 LIBRARIES = 400 * 10**6  # bytes that Python, torch and what they load take
 LEAST = 10**9  # bytes of the smallest limit that is set without being asked for
+NO_LIMIT = sys.maxsize  # where the system does not say how much is free
 _PARTS = 8  # pieces of work that there may be beside one another
 
 
@@ -100,7 +101,7 @@ def _left_in_group(most: Path, used: Path, parts: Path) -> float:
 def usual_limit() -> int:
     """Bytes of main memory that the process may take where nobody says: what it takes already, and half of what is free."""
     free = free_memory()
-    return sys.maxsize if math.isinf(free) else max(LEAST, used() + int(free / 2))
+    return NO_LIMIT if math.isinf(free) else max(LEAST, used() + int(free / 2))
 
 
 def piece(limit: int, most: int, parts: int = _PARTS) -> int:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from biascope.runs import progress
-from biascope.runs.memory import most_used
+from biascope.runs.memory import LIBRARIES, most_used
 
 # A dry run answers within ten seconds, of which Python needs two to begin.
 BUDGET = 5.0  # seconds after which a rehearsal is stopped if the pace is known, or when it becomes known
@@ -190,7 +190,7 @@ class Rehearsal:
             return True
 
     def _of(self, seconds: float, stages: list[StageTime], whole: bool) -> Expectation:
-        return Expectation(seconds, tuple(stages), whole, max(self.memory, most_used()))
+        return Expectation(seconds, tuple(stages), whole, max(self.memory, most_used(), LIBRARIES))
 
     def _watch(self) -> None:
         """End what does not count its pieces, or whose first piece takes too long."""

@@ -24,6 +24,7 @@ from biascope.results.draw import captioned
 from biascope.results.estimate import Estimate, Number
 from biascope.results.result import Result
 from biascope.results.story import Compared, Directions, Sentence, Step, Story, model_word
+from biascope.runs.memory import trim
 from biascope.runs.rehearsal import counted
 
 if TYPE_CHECKING:
@@ -393,6 +394,7 @@ def covariance_fields(covariance: EstimatedOperator, axes: InputAxes, keep: int 
     with counted("eigenvectors of all draws and of both halves", len(parts)) as advance:
         for part in parts:
             spectra.append(eigenpairs(part, keep, tolerance=_TOLERANCE, zeros=part is covariance))
+            trim()
             advance(1)
     spectrum = spectra[0]
     kept = spectrum.vectors.shape[0]
