@@ -42,11 +42,15 @@ def test_scan_prints_findings_and_writes_results_and_report(call: Call, tmp_path
     assert headline.count("Before training, the mean gradient of tiny spreads") == 1
     assert headline.index("directions over which the mean gradient spreads, of 64") > headline.index("tiny spreads")
     assert "average geometry: " in details
-    assert "tiny" not in headline.partition("tiny spreads")[2]  # one sentence before the details
+    numbers = headline.partition("tiny spreads")[2]
+    assert (
+        "tiny" not in numbers[: numbers.index("\nComplexity: ")]
+    )  # one finding, then a sentence for each row of the card
+    assert [line.partition(":")[0] for line in numbers.splitlines() if " of tiny " in line] != []
     assert "Why it differs: It squares slopes" in details
     assert (tmp_path / "biascope-runs/tiny/report.html").exists()
     saved = {path.parent.name for path in (tmp_path / "biascope-runs/tiny").glob("*/result.json")}
-    assert saved == {"mean_gradient", "average_geometry"}
+    assert saved == {"mean_gradient", "average_geometry", "complexity", "sensitivity", "equivariance", "guessing"}
 
 
 def test_an_estimator_adds_the_published_directions_as_a_detail(call: Call, tmp_path: Path) -> None:
@@ -83,7 +87,8 @@ def test_scan_prints_json_that_parses(call: Call) -> None:
     document = json.loads(out)
     assert document["report"] == "here/report.html"
     results = {result["measurement"]: result for result in document["results"]}
-    assert list(results) == ["mean_gradient", "anisotropy_directions", "average_geometry"]
+    assert list(results)[:3] == ["mean_gradient", "anisotropy_directions", "average_geometry"]
+    assert list(results)[3:] == ["complexity", "sensitivity", "equivariance", "guessing"]
     assert results["anisotropy_directions"]["provenance"]["settings"]["estimator"] == "exact"
 
 

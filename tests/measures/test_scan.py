@@ -39,6 +39,9 @@ def model(tmp_path: Path) -> str:
     return f"{tmp_path / 'tiny.py'}:build"
 
 
+ROWS = ["complexity", "sensitivity", "equivariance", "guessing"]  # of the card of an image network
+
+
 def built(model: str) -> nn.Module:
     scope: dict = {}
     exec(Path(model.removesuffix(":build")).read_text(), scope)
@@ -47,17 +50,18 @@ def built(model: str) -> nn.Module:
 
 def test_a_scan_of_ones_own_network_gives_results_and_a_report(model: str, tmp_path: Path) -> None:
     done = scan(model, input=(1, 8, 8), draws=40, run=Run(device="cpu", folder=tmp_path / "run"))
-    assert [result.measurement for result in done.results] == ["mean_gradient", "average_geometry"]
-    assert [bool(result.why_detail(done.results)) for result in done.results] == [False, True]  # one headline
+    assert [result.measurement for result in done.results] == ["mean_gradient", "average_geometry", *ROWS]
+    details = [result.measurement for result in done.results if result.why_detail(done.results)]
+    assert details == ["average_geometry"]  # one headline
     assert done.results[0].subject == "tiny"
     assert done.results[0].provenance["settings"]["outputs"] == 2
     assert done.results[0].provenance["settings"]["readout"] == "first"
     assert done.report is not None
     assert done.report.stat().st_size < 5e6
     again = {result.measurement: result for result in saved_results(tmp_path / "run")}
-    assert len(again) == 2
+    assert len(again) == 6
     for result in done.results:
-        np.testing.assert_array_equal(again[result.measurement].eigenvalues, result.eigenvalues)
+        assert repr(again[result.measurement].headline()) == repr(result.headline())
 
 
 def test_the_same_command_again_does_no_work_twice(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +80,7 @@ def test_edited_code_is_measured_anew(model: str, tmp_path: Path) -> None:
     path = Path(model.removesuffix(":build"))
     path.write_text(TINY_FILE.replace("nn.ReLU()", "nn.Tanh()"))
     scan(model, input=(1, 8, 8), draws=8, run=run, report=False)
-    assert len(list((tmp_path / "run" / "trials").iterdir())) == 4
+    assert len(list((tmp_path / "run" / "trials").iterdir())) == 2 * 6
 
 
 @pytest.mark.usefixtures("without_pictures")
@@ -89,12 +93,15 @@ def test_trained_weights_and_checkpoints_are_scanned_as_points(model: str, tmp_p
     one = scan(
         model, input=(1, 8, 8), draws=20, weights=folder / "epoch-2.safetensors", run=Run(device="cpu"), report=False
     )
-    assert [result.measurement for result in one.results] == ["average_geometry"]
+    assert [result.measurement for result in one.results] == ["average_geometry", *ROWS]
     assert one.results[0].provenance["family"]["law"] == "point"
     many = scan(model, input=(1, 8, 8), draws=20, checkpoints=folder, run=Run(device="cpu", folder=tmp_path / "run"))
-    assert [result.subject for result in many.results] == ["tiny at epoch-1", "tiny at epoch-2", "tiny at epoch-10"]
-    assert [result.subject for result in saved_results(tmp_path / "run")] == [result.subject for result in many.results]
-    np.testing.assert_allclose(many.results[1].matrix, one.results[0].matrix, rtol=1e-4, atol=1e-8)
+    geometries = [result for result in many.results if result.measurement == "average_geometry"]
+    assert [result.subject for result in geometries] == ["tiny at epoch-1", "tiny at epoch-2", "tiny at epoch-10"]
+    subjects = [result.subject for result in saved_results(tmp_path / "run")]
+    assert list(dict.fromkeys(subjects)) == [result.subject for result in geometries]
+    assert len(subjects) == len(many.results) == 3 * (1 + len(ROWS))
+    np.testing.assert_allclose(geometries[1].matrix, one.results[0].matrix, rtol=1e-4, atol=1e-8)
     with pytest.raises(ValueError, match="Only one of weights and checkpoints"):
         scan(model, input=(1, 8, 8), weights=folder / "epoch-2.safetensors", checkpoints=folder)
 
@@ -104,7 +111,12 @@ def test_comparison_puts_spectra_side_by_side_and_refuses_to_mix_estimators(mode
         scan(model, input=(1, 8, 8), draws=20, estimator=estimator, run=Run(device="cpu"), report=False).results
         for estimator in ("exact", "difference")
     )
-    assert [result.measurement for result in exact] == ["mean_gradient", "anisotropy_directions", "average_geometry"]
+    assert [result.measurement for result in exact] == [
+        "mean_gradient",
+        "anisotropy_directions",
+        "average_geometry",
+        *ROWS,
+    ]
     np.testing.assert_array_equal(exact[0].eigenvalues, difference[0].eigenvalues)  # the headline has one estimator
     (table,) = compared([exact[0], dataclasses.replace(difference[0])])
     assert table.measurement == "mean_gradient"
@@ -215,12 +227,14 @@ def test_the_noise_floor_is_that_of_random_subspaces(leading: int, size: int) ->
 def test_expected_times_name_each_measurement(model: str) -> None:
     family = Family.initialised(lambda: built(model), name="tiny")
     costs = list(expected_times(family, (1, 8, 8), Sampling(draws=1000), Run(device="cpu")))
-    assert [cost.name for cost in costs] == ["mean_gradient", "average_geometry"]
-    assert all(0 < cost.seconds < 100 and 0 < cost.memory < 2**32 and cost.pieces == 1000 for cost in costs)
+    assert [cost.name for cost in costs] == ["mean_gradient", "average_geometry", *ROWS]
+    assert all(0 < cost.seconds < 100 and 0 < cost.memory < 2**32 for cost in costs)
+    assert [cost.pieces for cost in costs] == [1000, 1000, 40, 40, 40, 40]
     for estimator in ("difference", "exact", "mixed"):
         costs = list(expected_times(family, (1, 8, 8), Sampling(estimator, draws=100), Run(device="cpu")))
-        assert [cost.name for cost in costs] == ["mean_gradient", "anisotropy_directions", "average_geometry"]
-        assert [cost.estimator for cost in costs] == ["mean over inputs", estimator, "exact"]
+        names = [cost.name for cost in costs]
+        assert names == ["mean_gradient", "anisotropy_directions", "average_geometry", *ROWS]
+        assert [cost.estimator for cost in costs][:3] == ["mean over inputs", estimator, "exact"]
 
 
 def test_the_expected_time_counts_the_spectra(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
@@ -232,7 +246,7 @@ def test_the_expected_time_counts_the_spectra(monkeypatch: pytest.MonkeyPatch, m
 
     monkeypatch.setattr("biascope.measures.scan.cost.expected_seconds", seconds)
     costs = expected_times(family, (1, 8, 8), Sampling(draws=21), Run(device="cpu"))
-    assert all(3000 < cost.seconds < 3100 for cost in costs)
+    assert all((3000 < cost.seconds < 3100) == (cost.name not in ROWS) for cost in costs)
     assert asked == [
         (64, 42),
         (64, 21),
@@ -256,14 +270,15 @@ def test_fewer_networks_are_drawn_where_the_network_is_dear(monkeypatch: pytest.
     assert pass_of(family, (3, 9, 9), CPU) is None  # it does not take such inputs, which the sampler tells
     assert Sampling().amount(None, 0, None, CPU) == Amount(DRAWS)
     costs = list(expected_times(family, (1, 8, 8), Sampling(), CPU))
-    assert {(cost.pieces, cost.told) for cost in costs} == {(32, amount.told(one, None))}
+    gradients = [cost for cost in costs if cost.name not in ROWS]
+    assert {(cost.pieces, cost.told) for cost in gradients} == {(32, amount.told(one, None))}
     assert costs[1].method == "those of the mean gradient"  # at the same inputs, of the same networks
     with pytest.warns(
         UserWarning, match=r"^This scan draws 32 of the usual 400 networks, each at 4 of the usual 64 inputs"
     ):
         done = scan(lambda: built(model), input=(1, 8, 8), run=CPU, report=False)
-    assert {result.draws for result in done.results} == {32}
-    assert [result.inputs for result in done.results] == [4, 4]
+    assert {result.draws for result in done.results if result.measurement not in ROWS} == {32}
+    assert [result.inputs for result in done.results if result.measurement not in ROWS] == [4, 4]
     assert all(
         "--draws 400 asks for all" in result.warnings[-1] for result in done.results
     )  # so the report says it too
@@ -347,7 +362,7 @@ def test_checkpoints_of_one_stem_keep_names_of_their_own(tmp_path: Path) -> None
     run = dataclasses.replace(CPU, folder=tmp_path / "out")
     done = scan(f"{tmp_path}/net.py:build", checkpoints=tmp_path / "states", draws=4, run=run, report=False)
     assert len({each.subject for each in done.results}) == 2
-    assert len(saved_results(tmp_path / "out")) == 2
+    assert len(saved_results(tmp_path / "out")) == 2 * (1 + len(ROWS))
 
 
 def test_namesakes_of_neighbours_are_refused(namesakes: Path) -> None:
@@ -377,7 +392,7 @@ def test_a_builder_and_a_written_shape_are_taken_as_they_are(model: str) -> None
     done = scan(lambda: built(model), input="1x8x8", draws=8, run=Run(device="cpu"), report=False)
     assert "needs more draws" in done.results[0].sentence()
     alone = scan(built(model), input="1x8x8", draws=8, run=Run(device="cpu"), report=False)
-    assert [result.measurement for result in alone.results] == ["average_geometry"]
+    assert [result.measurement for result in alone.results] == ["average_geometry", *ROWS]
     assert alone.results[0].at_given_weights
     with pytest.raises(ValueError, match="for a builder"):
         Family.point(lambda: built(model))

@@ -24,7 +24,7 @@ from biascope.measures.covariance import axes_of
 from biascope.measures.covariance.shares import PlaceShares
 from biascope.results.axes import Axis, InputAxes
 from biascope.results.draw import captioned
-from biascope.results.estimate import Estimate, Number, jackknife
+from biascope.results.estimate import SHARE, Estimate, Number, jackknife
 from biascope.results.registry import measurement
 from biascope.results.result import Result
 from biascope.results.story import Sentence, Step, Story, model_word
@@ -281,7 +281,15 @@ class Sensitivity(Result):
     @override
     def tables(self) -> dict[str, list[dict[str, Any]]]:
         parts = zip(self.places.labels, self.indices(), self.shares().each(), strict=True)
-        return {"profile": [{"place": label, "index": index, "share": share} for label, index, share in parts]}
+        rows = [
+            {
+                "place": label,
+                "index": index.named("total index"),
+                "share": share.named("share of all total indices", SHARE),
+            }
+            for label, index, share in parts
+        ]
+        return {"profile": rows}
 
     @override
     def plots(self, dark: bool = False) -> dict[str, Figure]:

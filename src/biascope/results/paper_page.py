@@ -83,6 +83,7 @@ def _content(findings: Sequence[dict[str, Any]], problems: list[str]) -> dict[st
         "title": title,
         "kind": "reproduction",
         "badge": _badge(verdicts),
+        "leading": None,
         "summary": _summary(findings, verdicts) or [Told("There are no findings yet.", "numbers", "")],
         "cautions": [],
         "contents": [

@@ -71,7 +71,7 @@ def write_report(results: Sequence[Result], path: Path | str, *, title: str | No
     frame = _frame(results, stories, sections, comparison, summary, trained, title)
     bare = rendered("report.html", frame | _shown(sections, trained))
     room, galleries = LIMIT - len(bare), [section.gallery for section in sections if section.gallery]
-    whole = ""
+    whole = b""
     for _ in range(3):  # how many letters numbers take is known when they are written
         steppers = iter(filled(galleries, room))
         filled_in = [replace(section, gallery=next(steppers)) if section.gallery else section for section in sections]
