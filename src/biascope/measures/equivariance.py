@@ -22,7 +22,7 @@ from biascope.results.draw import captioned
 from biascope.results.estimate import Estimate, Number, jackknife
 from biascope.results.registry import measurement
 from biascope.results.result import Result
-from biascope.results.story import Sentence, Step, Story, model_word
+from biascope.results.story import Compared, Sentence, Step, Story, model_word
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 
@@ -206,6 +206,12 @@ class Equivariance(Result):
             next_steps=[
                 Step("See which patterns the network prefers.", f"biascope scan {model_word(self.subject)}"),
             ],
+            compared=Compared.first_number(
+                self,
+                f"the {self._error} of a shift by one {self._place}",
+                f"outputs {'change' if self.invariance else 'deviate'} more when inputs are shifted",
+                unit="standard deviations of the output",
+            ),
         )
 
     @override
