@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from biascope.derivatives.one_pass import OnePass
+from biascope.derivatives.sampling import Sampling
 from biascope.families.family import Family
 from biascope.results.axes import InputAxes
 from biascope.runs.run import Run
@@ -71,7 +72,7 @@ class Row:
 
 
 def rows_of(
-    family: Family, shape: tuple[int, ...], one: OnePass | None, draws: int | None, seed: int, run: Run
+    family: Family, shape: tuple[int, ...], one: OnePass | None, sampling: Sampling, run: Run
 ) -> Iterator[Row]:
     """The rows that suit a network, in order.
 
@@ -81,27 +82,26 @@ def rows_of(
         family: The networks.
         shape: Shape of one input.
         one: What a pass of one input takes; ``None`` where that is not known.
-        draws: How many the user asked for; as many as fit into a number of operations by default.
-        seed: Random seed for the inputs.
+        sampling: How many draws the user asked for, if they did; else as many as fit into a number of operations.
         run: Device.
     """
     few = Probe.gaussian(shape).few()
     axes, device = InputAxes.of(family.axes_at(few), shape), run.torch_device.type
-    work = max(1.0, 0.0 if one is None else one.work)
+    work, draws = max(1.0, 0.0 if one is None else one.work), sampling.draws
+    most = max(work, sampling.least_work)
     for name, amounts in _ROWS.items():
         row = importlib.import_module(f"biascope.measures.{name}")
         if not row.suits(axes) or (
             name == "guessing" and row.classes_of(tuple(family.first_outputs(few).shape[1:]), axes) is None
         ):
             continue
-        fitting = [
-            (amount, int(_BUDGET["cpu" if device == "cpu" else "cuda"] / (amount.passes * work))) for amount in amounts
-        ]
-        amount, count = next((pair for pair in fitting if pair[1] >= 2 * _FEWEST), fitting[-1])
-        count = min(count, _MOST) if draws is None else min(draws, _MOST)
+        budget = _BUDGET["cpu" if device == "cpu" else "cuda"]
+        fitting = (amount for amount in amounts if int(budget / (amount.passes * most)) >= 2 * _FEWEST)
+        amount = next(fitting, amounts[-1])
+        count = min(int(budget / (amount.passes * work)) if draws is None else draws, _MOST)
         yield Row(
             name,
-            _probe(axes, name, amount.inputs, seed),
+            _probe(axes, name, amount.inputs, sampling.seed),
             count if count >= _FEWEST or draws else 0,
             amount.settings,
             amount.passes * work,
