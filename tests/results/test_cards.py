@@ -93,8 +93,10 @@ def test_networks_that_differ_in_one_row_get_that_sentence_alone() -> None:
         means = {"one": [3.0, 3.0, 3.0, 3.0], "two": [3.0, 3.0, 5.5, 3.0]}
         said = cards(drawn(means, generator)).sentences()
         first = said[0].startswith("The wobble is larger for two (")
-        right += first and len(said) == 2 and said[1] == (
-            "No difference exceeds its interval in the bending, the reach and the guess."
+        right += (
+            first
+            and len(said) == 2
+            and said[1] == ("No difference exceeds its interval in the bending, the reach and the guess.")
         )
     assert right >= 90
 
@@ -102,15 +104,23 @@ def test_networks_that_differ_in_one_row_get_that_sentence_alone() -> None:
 def test_many_networks_are_summed_up() -> None:
     def said(*values: float, error: float = 0.1) -> list[str]:
         estimates = [Estimate.from_error(value, error, 40) for value in values]
-        return cards([row(f"net{place}", "bending", each, seed=place) for place, each in enumerate(estimates)]).sentences()
+        return cards(
+            [row(f"net{place}", "bending", each, seed=place) for place, each in enumerate(estimates)]
+        ).sentences()
 
     (alone,) = said(1.0, 1.1, 9.0, 1.2, 0.9)
-    assert alone.startswith("The bending is larger for net2 (9.00, 95 % CI 8.80 to 9.20) than for all 4 others (0.90 to 1.20)")
+    assert alone.startswith(
+        "The bending is larger for net2 (9.00, 95 % CI 8.80 to 9.20) than for all 4 others (0.90 to 1.20)"
+    )
     assert alone.endswith(": there is more bending.")
     (least,) = said(7.0, 7.1, 1.0, 7.2)
-    assert least.startswith("The bending is smaller for net2 (1.00, 95 % CI 0.80 to 1.20) than for all 3 others (7.00 to 7.20)")
+    assert least.startswith(
+        "The bending is smaller for net2 (1.00, 95 % CI 0.80 to 1.20) than for all 3 others (7.00 to 7.20)"
+    )
     (halves,) = said(1.0, 1.1, 9.0, 9.1)
-    assert halves.startswith("The bending is larger for net3 and net2 (9.00 to 9.10) than for net1 and net0 (1.00 to 1.10)")
+    assert halves.startswith(
+        "The bending is larger for net3 and net2 (9.00 to 9.10) than for net1 and net0 (1.00 to 1.10)"
+    )
     (chain,) = said(1.0, 1.3, 1.6, 1.9)
     assert chain.startswith("The bending is larger for net3 (")
     assert chain.endswith("3 of 6 pairs differ.")
@@ -146,7 +156,9 @@ def test_a_shared_seed_is_told_but_not_of_checkpoints() -> None:
 
 def test_checkpoints_tell_the_change_from_the_first_to_the_last() -> None:
     names = ("net at step 2", "net at step 9", "net at step 30")
-    results = [row(name, "bending", Estimate.from_error(value, 0.1, 40)) for name, value in zip(names, (3, 1, 2), strict=True)]
+    results = [
+        row(name, "bending", Estimate.from_error(value, 0.1, 40)) for name, value in zip(names, (3, 1, 2), strict=True)
+    ]
     results += [row(name, "reach", Estimate.from_error(2.0, 0.1, 40)) for name in names]
     whole = cards(results, trained=True)
     assert whole.subjects == names
@@ -199,7 +211,9 @@ def test_the_table_is_printed_in_a_readable_width_and_kept_as_json() -> None:
 
 def test_names_lead_to_the_networks_compared(tmp_path: Path) -> None:
     share = proportion(0.9, 100).named("share", SHARE)
-    results = [row(name, "bending", Estimate.from_error(value, 0.1, 40), seed=value) for name, value in (("b", 2), ("a", 1))]
+    results = [
+        row(name, "bending", Estimate.from_error(value, 0.1, 40), seed=value) for name, value in (("b", 2), ("a", 1))
+    ]
     results.append(Row(share, provenance=row("a", "guess", Estimate(1.0)).provenance))
     text = write_report(results, tmp_path / "report.html").read_text(encoding="utf-8")
     table = text.partition('id="comparison-table"')[2].partition("</table>")[0]

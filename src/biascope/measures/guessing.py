@@ -211,7 +211,9 @@ class Guessing(Result):
         shown = {"favourites": {"name": "class", "share": "share of guesses"}} if self.tables() else {}
         inputs = f"{self.guesses.shape[1]} inputs, {self.classes:,} classes"
         more = "more inputs get the same answer"
-        beside = Compared.first_number(self, "the share of the favourite class", more, unit=f"of {inputs}", alike=inputs)
+        beside = Compared.first_number(
+            self, "the share of the favourite class", more, unit=f"of {inputs}", alike=inputs
+        )
         return Story(self._sentences(), f"{where} {meaning}", steps, shown_tables=shown, compared=beside)
 
     @override

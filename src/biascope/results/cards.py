@@ -30,7 +30,7 @@ _LETTERS = 100  # of a line of a printed table
 
 
 @dataclass(frozen=True)
-class Cell:
+class CardCell:
     """A number of one network, in words.
 
     Attributes:
@@ -50,7 +50,7 @@ class Cell:
     at: str = ""
 
     @classmethod
-    def of(cls, number: Number, scale: tuple[float, float]) -> Cell:
+    def of(cls, number: Number, scale: tuple[float, float]) -> CardCell:
         """The words of a number."""
         value, interval = in_words(number)
         _, unit = number.printed
@@ -110,7 +110,7 @@ class Column:
         """What its numbers are."""
         return f"{self.compared.noun.removeprefix('the ')}, {self.compared.unit}"
 
-    def shown(self, subject: str, measured: bool) -> Cell:
+    def shown(self, subject: str, measured: bool) -> CardCell:
         """The number of a network in words, or why it has none.
 
         Args:
@@ -118,14 +118,14 @@ class Column:
             measured: Whether it was measured in another way.
         """
         if subject in self.numbers:
-            return Cell.of(self.numbers[subject], self.scale)
+            return CardCell.of(self.numbers[subject], self.scale)
         if measured:
-            return Cell("–", why="Measured in another way, which is another column.")
-        return Cell("–", why="No result: the row does not suit this network, or its scan left it out.")
+            return CardCell("–", why="Measured in another way, which is another column.")
+        return CardCell("–", why="No result: the row does not suit this network, or its scan left it out.")
 
 
 @dataclass(frozen=True)
-class Difference:
+class CardDifference:
     """A difference in one row of the card.
 
     Attributes:
@@ -200,7 +200,7 @@ class Cards:
         """How many have the level of 5 % together: all pairs in all rows; along a training, the ends of each row."""
         return sum(1 if self.trained else column.pairs for column in self.told)
 
-    def cells(self, subject: str) -> list[Cell]:
+    def cells(self, subject: str) -> list[CardCell]:
         """The row of a network in the table."""
         known = {column.measurement for column in self.columns if subject in column.numbers}
         return [column.shown(subject, column.measurement in known) for column in self.columns]
@@ -235,7 +235,7 @@ class Cards:
             names: How to call each network; by default as it is.
         """
         called = {subject: (names or {}).get(subject, subject) for subject in self.subjects}
-        found, alike = list[Difference](), list[str]()
+        found, alike = list[CardDifference](), list[str]()
         for column in self.told:
             difference = (self._changed if self.trained else self._differing)(column, called)
             if difference is None:
@@ -250,7 +250,7 @@ class Cards:
             return ["No difference between these networks exceeds its interval."]
         return [*said, f"No difference exceeds its interval in {listed(alike)}."]
 
-    def _changed(self, column: Column, called: Mapping[str, str]) -> Difference | None:
+    def _changed(self, column: Column, called: Mapping[str, str]) -> CardDifference | None:
         """How a number changes from the first to the last checkpoint that have it; that of a subspace tells it itself."""
         subjects = [subject for subject in self.subjects if subject in column.numbers]
         first, last = subjects[0], subjects[-1]
@@ -261,9 +261,9 @@ class Cards:
         start, end = (self._number(column, [each]) for each in (first, last))
         noun = column.compared.noun
         text = f"From {called[first]} to {called[last]}, {noun} {way} from {start} to {end}."
-        return Difference(text, float(abs(apart)))
+        return CardDifference(text, float(abs(apart)))
 
-    def _differing(self, column: Column, called: Mapping[str, str]) -> Difference | None:
+    def _differing(self, column: Column, called: Mapping[str, str]) -> CardDifference | None:
         """The clearest statement on a row: the networks of largest number against all others, else the two that differ most."""
         subjects = sorted(column.numbers, key=lambda subject: -column.numbers[subject].value)
         numbers = [column.numbers[subject] for subject in subjects]
@@ -273,11 +273,11 @@ class Cards:
         cuts = [float(apart[:cut, cut:].min()) for cut in range(1, len(subjects))]
         if max(cuts) > 1:
             cut = int(np.argmax(cuts)) + 1
-            return Difference(self._said(column, subjects[:cut], subjects[cut:], called), max(cuts))
+            return CardDifference(self._said(column, subjects[:cut], subjects[cut:], called), max(cuts))
         above, below = np.unravel_index(int(apart.argmax()), apart.shape)
         text = self._said(column, [subjects[above]], [subjects[below]], called)
         pairs = f"{int((apart > 1).sum())} of {column.pairs} pairs differ."
-        return Difference(f"{text} {pairs}", float(apart[above, below]))
+        return CardDifference(f"{text} {pairs}", float(apart[above, below]))
 
     def _said(self, column: Column, more: Sequence[str], fewer: Sequence[str], called: Mapping[str, str]) -> str:
         noun, whole = column.compared.noun, len(more) + len(fewer) == len(column.numbers)
@@ -292,7 +292,7 @@ class Cards:
     def _number(self, column: Column, subjects: Sequence[str]) -> str:
         """The numbers of some networks: one with its interval, of several the least and the largest."""
         ordered = sorted(subjects, key=lambda subject: column.numbers[subject].value)
-        least, largest = (Cell.of(column.numbers[subject], column.scale) for subject in (ordered[0], ordered[-1]))
+        least, largest = (CardCell.of(column.numbers[subject], column.scale) for subject in (ordered[0], ordered[-1]))
         if len(subjects) == 1:
             return f"{least.value}, 95 % CI {least.interval}" if least.interval else least.value
         return least.value if least.value == largest.value else f"{least.value} to {largest.value}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from biascope.results import embedding
-from biascope.results.cards import Cards, Cell, Column
+from biascope.results.cards import CardCell, Cards, Column
 from biascope.results.embedding import Picture
 from biascope.results.planes import View, distinct, joint_views
 from biascope.results.registry import title_of
@@ -50,7 +50,7 @@ class Comparison:
     heading: str
     of: str
     columns: tuple[Column, ...]
-    rows: tuple[tuple[str, str, tuple[Cell, ...]], ...]
+    rows: tuple[tuple[str, str, tuple[CardCell, ...]], ...]
     level: str
     warnings: tuple[str, ...]
     pictures: tuple[Picture, ...]
@@ -60,6 +60,12 @@ class Comparison:
     meaning: str
 
     id: ClassVar[str] = "comparison"
+
+    @property
+    def size(self) -> int:
+        """Letters of its pictures."""
+        parts = (self.pictures, *(view.pictures for view in self.planes), *(group.pictures for group in self.groups))
+        return sum(map(embedding.total_size, parts))
 
 
 def comparison_of(results: Sequence[Result], stories: Sequence[Story], trained: bool) -> Comparison | None:
@@ -103,9 +109,7 @@ def comparison_of(results: Sequence[Result], stories: Sequence[Story], trained: 
     )
 
 
-def _overlaid_groups(
-    results: Sequence[Result], stories: Sequence[Story]
-) -> list[tuple[list[Result], Compared]]:
+def _overlaid_groups(results: Sequence[Result], stories: Sequence[Story]) -> list[tuple[list[Result], Compared]]:
     """Results of several subjects that may be laid over one another; what gives the headline comes first."""
     groups: dict[tuple[str, str, tuple[int, ...]], tuple[list[Result], Compared]] = {}
     for result, story in zip(results, stories, strict=True):

@@ -61,7 +61,7 @@ def _ends(estimate: Estimate, comparisons: int) -> tuple[float, float]:
 
 
 def _wider(spans: float, comparisons: int) -> float:
-    """By how much an interval grows that spans so many standard errors to a side.
+    """How much wider an interval becomes, if it spans so many standard errors to a side.
 
     Of an interval that ends where numbers can lie, one side tells how many it spans, or none does.
     """

@@ -71,9 +71,7 @@ class Row:
     operations: float
 
 
-def rows_of(
-    family: Family, shape: tuple[int, ...], one: OnePass | None, sampling: Sampling, run: Run
-) -> Iterator[Row]:
+def rows_of(family: Family, shape: tuple[int, ...], one: OnePass | None, sampling: Sampling, run: Run) -> Iterator[Row]:
     """The rows that suit a network, in order.
 
     Nothing is timed, so a repeated command measures the same.
