@@ -102,8 +102,8 @@ class Column:
         """Where its bars begin and end."""
         ends = [end for number in self.numbers.values() for end in (number.value, number.low, number.high)]
         finite = [end for end in ends if math.isfinite(end)]
-        low, high = min(0.0, *finite), max(0.0, *finite)
-        return low, high if high > low else low + 1.0
+        low, high = min(finite), max(finite)
+        return (low, high) if high > low else (low - 0.5, high + 0.5)
 
     @property
     def reading(self) -> str:
@@ -175,7 +175,7 @@ class Cards:
                 numbers.setdefault(result.subject, own.number)
             title = title_of(first) + (f" ({kind})" if measured.count(name) > 1 else "")
             columns.append(Column(name, title, compared, numbers, bool(first.why_detail(results))))
-        columns.sort(key=lambda column: column.detail)
+        columns.sort(key=lambda column: (column.detail, column.compared.overlaid is None))
         subjects = list(dict.fromkeys(subject for column in columns for subject in column.numbers))
         subjects = [each for each in dict.fromkeys(result.subject for result in results) if each in subjects]
         if columns and not trained:
@@ -334,7 +334,7 @@ class Cards:
             axes.plot(ends, [place, place], color=colour, linewidth=1.6, solid_capstyle="butt")
             axes.plot([shown.value], [place], "o", color=colour, markersize=4)
         percent = 100.0 if next(iter(column.numbers.values())).printed[1] == "%" else 1.0
-        axes.set_xlim(percent * (low - room * (low < 0)), percent * (high + room))
+        axes.set_xlim(percent * (low - room), percent * (high + room))
         axes.locator_params(axis="x", nbins=3)
 
     def as_dict(self) -> dict[str, Any]:
