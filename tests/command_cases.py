@@ -39,7 +39,7 @@ CASES: dict[str, tuple[list[str], list[str], set[str]]] = {
     "compare": (
         ["net.py:build", "net.py:other", "--input", "1x8x8", "--draws", "8", "--device", "cpu"],
         ["--draws", "12", "--leading", "3"],
-        {"comparisons", "warnings", "report"},
+        {"card", "comparisons", "warnings", "report"},
     ),
     "list": (
         [],

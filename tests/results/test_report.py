@@ -225,7 +225,9 @@ def test_several_subjects_are_compared(anisotropy: CovarianceResult, alone: Path
     assert "comparison" in page.attributes("id")
     assert "Spectra on one scale" in page.text
     assert "Overlap of the 10 leading directions" in page.text
-    assert page.text.count(f"{in_words(anisotropy.effective_rank)[0]} of {anisotropy.size}") == 2
+    table = both.read_text(encoding="utf-8").partition('id="comparison-table"')[2].partition("</table>")[0]
+    assert table.count(f">{in_words(anisotropy.effective_rank)[1]}<") == 2
+    assert f"of {anisotropy.size} directions" in table
 
 
 @pytest.mark.usefixtures("no_pictures")

@@ -32,9 +32,10 @@ def compare(
     leading: Annotated[int, typer.Option(help="Number of leading directions in the compared subspaces.")] = 10,
     work: SeededWork,
 ) -> None:
-    """Compare networks: spectra, effective rank and overlap of their leading directions."""
+    """Compare networks: the rows of their cards in one table, what differs, and the overlap of their leading directions."""
     from biascope.measures.covariance import compare as comparison
     from biascope.measures.scan.compared import results_of
+    from biascope.results.cards import Cards
     from biascope.results.registry import require_own
     from biascope.results.report import write_report
     from biascope.runs.files import comparison_folder, make_writable
@@ -63,15 +64,18 @@ def compare(
         run=work.run(None),
     )
     tables = comparison.compared(results, leading)
+    cards = Cards.of(results, [result.story() for result in results])
     make_writable(folder)
     keep_settings(folder)
     page = write_report(results, folder / "report.html")
-    warnings = list(dict.fromkeys(warning for result in results for warning in result.warnings))
+    warnings = list(dict.fromkeys([*cards.warnings(), *(words for result in results for words in result.warnings)]))
     if work.as_json:
-        print_json(comparisons=[table.as_dict() for table in tables], warnings=warnings, report=str(page))
+        document = {"card": cards.as_dict(), "comparisons": [table.as_dict() for table in tables]}
+        print_json(**document, warnings=warnings, report=str(page))
         return
+    typer.echo("\n".join(["", *cards.lines(), *cards.sentences(), cards.level()]))
     for table in tables:
-        typer.echo("\n  ".join([f"\n{table!r}", table.conclusion(), *(each.text for each in table.located())]))
+        typer.echo("\n  ".join([f"\n{table!r}", *(each.text for each in table.located())]))
     for warning in warnings:
         typer.echo(f"Warning: {warning}")
     typer.echo(f"\n{report_line(page)}")

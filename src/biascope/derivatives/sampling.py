@@ -36,6 +36,8 @@ class Sampling:
         readout: How to reduce several outputs to a scalar.
         seed: Random seed for weights and inputs.
         fixed_seed: Random seed for fixed inputs; by default ``seed``. Compared networks share only these inputs.
+        least_work: Operations of a pass on which the settings of the card's rows depend at least: those of the largest of compared
+            networks, so that all are measured in one way.
     """
 
     estimator: str | None = None
@@ -45,6 +47,7 @@ class Sampling:
     readout: str = "first"
     seed: int = 0
     fixed_seed: int | None = None
+    least_work: float = 0.0
 
     def __post_init__(self) -> None:
         if self.estimator not in (None, *ESTIMATORS):

@@ -27,7 +27,7 @@ from biascope.results.estimate import Estimate, Number, jackknife
 from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
 from biascope.results.result import Result
-from biascope.results.story import Sentence, Step, Story, model_word
+from biascope.results.story import Compared, Sentence, Step, Story, model_word
 from biascope.results.wording import listed, percent
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
@@ -188,6 +188,13 @@ class Complexity(Result):
             shown_tables={
                 "profile": {"scale": "weights times", "complexity": "complexity", "resolved": "points suffice"}
             },
+            compared=Compared.first_number(
+                self,
+                "the complexity",
+                "outputs change more often between two inputs",
+                unit="cycles per line",
+                alike=f"{self.examples.shape[-1]} points on each line",
+            ),
         )
 
     @override

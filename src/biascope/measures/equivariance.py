@@ -22,7 +22,7 @@ from biascope.results.draw import captioned
 from biascope.results.estimate import Estimate, Number, jackknife
 from biascope.results.registry import measurement
 from biascope.results.result import Result
-from biascope.results.story import Sentence, Step, Story, model_word
+from biascope.results.story import Compared, Sentence, Step, Story, model_word
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 
@@ -210,6 +210,12 @@ class Equivariance(Result):
                     f"biascope scan {model_word(self.subject, self.provenance.get('command', ''))}",
                 ),
             ],
+            compared=Compared.first_number(
+                self,
+                f"the {self._error} of a shift by one {self._place}",
+                f"outputs {'change' if self.invariance else 'deviate'} more when inputs are shifted",
+                unit="standard deviations of the output",
+            ),
         )
 
     @override

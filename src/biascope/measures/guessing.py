@@ -23,7 +23,7 @@ from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, jackknife, over, proportion
 from biascope.results.registry import measurement
 from biascope.results.result import Result
-from biascope.results.story import Sentence, Step, Story, model_word
+from biascope.results.story import Compared, Sentence, Step, Story, model_word
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 
@@ -210,7 +210,12 @@ class Guessing(Result):
             command = f"biascope measure guessing {model_word(self.subject, self.provenance.get('command', ''))} --weights FILE"
             steps = (Step("Measure trained weights, to see what training left of it.", command),)
         shown = {"favourites": {"name": "class", "share": "share of guesses"}} if self.tables() else {}
-        return Story(self._sentences(), f"{where} {meaning}", steps, shown_tables=shown)
+        inputs = f"{self.guesses.shape[1]} inputs, {self.classes:,} classes"
+        more = "more inputs get the same answer"
+        beside = Compared.first_number(
+            self, "the share of the favourite class", more, unit=f"of {inputs}", alike=inputs
+        )
+        return Story(self._sentences(), f"{where} {meaning}", steps, shown_tables=shown, compared=beside)
 
     @override
     def tables(self) -> dict[str, list[dict[str, Any]]]:

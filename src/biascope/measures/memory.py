@@ -25,7 +25,7 @@ from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, agree, jackknife
 from biascope.results.registry import measurement
 from biascope.results.result import Result
-from biascope.results.story import Sentence, Step, Story, model_word
+from biascope.results.story import Compared, Sentence, Step, Story, model_word
 from biascope.runs.run import Run
 from biascope.tasks.divisions import Division, divisions_of
 from biascope.tasks.probe import Probe
@@ -217,6 +217,13 @@ class Memory(Result):
                 f"that a {noun} with a large share is useful."
             ),
             next_steps=() if self.at_given_weights else (other,),
+            compared=Compared.first_number(
+                self,
+                "the mean lag",
+                f"outputs depend on {noun}s further back",
+                unit=f"{noun}s",
+                alike=f"read at {noun} {self.read + 1} of {len(self.by_step.labels)}",
+            ),
         )
 
     @override

@@ -27,7 +27,7 @@ from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, jackknife
 from biascope.results.registry import measurement
 from biascope.results.result import Result
-from biascope.results.story import Sentence, Step, Story, model_word
+from biascope.results.story import Compared, Sentence, Step, Story, model_word
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 
@@ -261,6 +261,13 @@ class Sensitivity(Result):
                 "It holds for the inputs that were drawn, and real data can lie elsewhere."
             ),
             next_steps=self._next_steps(),
+            compared=Compared.first_number(
+                self,
+                "the mean dimension" if self.independent else "the sum of sensitivities",
+                "the effect of a place depends more on the others",
+                unit=f"over {self.counted}",
+                alike=f"over {self.counted}",
+            ),
         )
 
     def _next_steps(self) -> list[Step]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from biascope.results import embedding
+from biascope.results.cards import CardCell, Cards, Column
 from biascope.results.embedding import Picture
-from biascope.results.numbers import NumberRow
 from biascope.results.planes import View, distinct, joint_views
 from biascope.results.registry import title_of
 from biascope.results.result import Result
@@ -18,30 +18,6 @@ from biascope.results.story import Compared, Story
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-@dataclass(frozen=True)
-class ComparedCell:
-    """A number of one subject in the table of a comparison.
-
-    Attributes:
-        value: In words.
-        interval: Its interval in words, if that is known.
-        size: Of what is compared.
-        share: The number as a share of it, in percent.
-    """
-
-    value: str
-    interval: str
-    size: int
-    share: str
-
-    @classmethod
-    def of(cls, compared: Compared) -> ComparedCell:
-        """The words of what is compared."""
-        row = NumberRow.of(compared.number)
-        share = min(max(compared.number.value / compared.size, 0.0), 1.0)
-        return cls(row.value, row.interval if row.known else "", compared.size, f"{100 * share:.1f}")
 
 
 @dataclass(frozen=True)
@@ -60,10 +36,11 @@ class Comparison:
     Attributes:
         heading: Of the section.
         of: What a row is.
-        quantities: What the table compares.
-        reading: How to read the table.
-        columns: Headings of its columns.
-        rows: Name of each subject with its cells, of which a column may have several.
+        columns: Of the table.
+        rows: Each subject, its name and its cells.
+        level: What the statements on differences promise.
+        warnings: What a reader must know of them.
+        pictures: The table as a picture.
         planes: Planes of frequencies of several subjects.
         groups: Pictures of what may be overlaid.
         statements: What follows, with links to what shows it.
@@ -72,10 +49,11 @@ class Comparison:
 
     heading: str
     of: str
-    quantities: str
-    reading: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[tuple[ComparedCell, ...], ...]], ...]
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, str, tuple[CardCell, ...]], ...]
+    level: str
+    warnings: tuple[str, ...]
+    pictures: tuple[Picture, ...]
     planes: tuple[View, ...]
     groups: tuple[Overlay, ...]
     statements: tuple[Told, ...]
@@ -83,68 +61,68 @@ class Comparison:
 
     id: ClassVar[str] = "comparison"
 
+    @property
+    def size(self) -> int:
+        """Letters of its pictures."""
+        parts = (self.pictures, *(view.pictures for view in self.planes), *(group.pictures for group in self.groups))
+        return sum(map(embedding.total_size, parts))
+
 
 def comparison_of(results: Sequence[Result], stories: Sequence[Story], trained: bool) -> Comparison | None:
-    """A table of one number for each subject, pictures of what may be overlaid, and what follows; None if nothing is compared.
+    """The cards of subjects in one table, pictures of what may be overlaid, and what follows; None if nothing is compared.
 
     Args:
         results: Of several subjects.
         stories: What is to be told of each.
         trained: Whether they are checkpoints of a training, in its order.
     """
-    both = zip(results, stories, strict=True)
-    known = [(result, story.compared) for result, story in both if story.compared is not None]
-    known.sort(key=lambda pair: bool(pair[0].why_detail(results)))  # what gives the headline comes first
-    titles = {(result.measurement, beside.kind): f"{title_of(result)} ({beside.kind})" for result, beside in known}
-    alike: dict[tuple[str, str, tuple[int, ...]], list[tuple[Result, Compared]]] = {}
-    for result, beside in known:
-        alike.setdefault((result.measurement, beside.kind, beside.shape), []).append((result, beside))
+    cards = Cards.of(results, stories, trained)
+    planes = joint_views((f"plane-{index}", title_of(result), result) for index, result in enumerate(results))
+    if not cards.columns and not planes:
+        return None
     groups, statements, meanings = [], list[Told](), list[str]()
-    for index, (key, members) in enumerate(alike.items()):
-        group, beside = [result for result, _ in members], members[0][1]
-        if len({result.subject for result in group}) < 2:
-            continue
+    for index, (group, beside) in enumerate(_overlaid_groups(results, stories)):
         pictures = embedding.pictures_of(functools.partial(overlaid, group, beside), f"all-{index}")
-        overlay = Overlay(f"all-{index}", titles[key[:2]], pictures)
+        several = sum(column.measurement == group[0].measurement for column in cards.columns) > 1
+        title = title_of(group[0]) + (f" ({beside.kind})" if several else "")
+        overlay = Overlay(f"all-{index}", title, pictures)
         groups.append(overlay)
         if not group[0].why_detail(results):
             meanings.append(beside.along_training if trained else beside.meaning)
             statements += _concluded(group, beside, trained, overlay)
-    planes = joint_views((f"plane-{index}", title_of(result), result) for index, result in enumerate(results))
-    if not known and not planes:
-        return None
+    names = {subject: checkpoint_name(subject) if trained else subject for subject in cards.subjects}
+    several = any(column.pairs for column in cards.columns)
+    pictures = embedding.pictures_of(lambda dark: {"card": cards.figure(dark, names)}, "cards") if several else ()
+    differences = [Told(text, "comparison-table", "→\u00a0Table") for text in cards.sentences(names)]
     return Comparison(
         heading="Change along training" if trained else "Comparison",
         of="Checkpoint" if trained else "Network",
-        quantities=" and ".join(dict.fromkeys(beside.quantities for _, beside in known)),
-        reading=" ".join(dict.fromkeys(beside.reading for _, beside in known)),
-        columns=tuple(titles.values()),
-        rows=tuple(_rows(known, list(titles), trained)),
+        columns=cards.columns,
+        rows=tuple((subject, names[subject], tuple(cards.cells(subject))) for subject in cards.subjects),
+        level=cards.level(),
+        warnings=tuple(cards.warnings()),
+        pictures=pictures,
         planes=tuple(view.with_pictures(embedding.pictures_of(view.plots, view.id)) for view in planes),
         groups=tuple(groups),
-        statements=tuple(statements),
-        meaning=" ".join(dict.fromkeys(meanings)),
+        statements=tuple([*statements, *differences] if trained else [*differences, *statements]),
+        meaning=" ".join(dict.fromkeys(filter(None, meanings))),
     )
 
 
-def _rows(
-    known: Sequence[tuple[Result, Compared]], columns: Sequence[tuple[str, str]], trained: bool
-) -> list[tuple[str, tuple[tuple[ComparedCell, ...], ...]]]:
-    rows = []
-    for subject in dict.fromkeys(result.subject for result, _ in known):
-        own = [(result.measurement, beside) for result, beside in known if result.subject == subject]
-        cells = tuple(
-            tuple(ComparedCell.of(beside) for name, beside in own if (name, beside.kind) == column)
-            for column in columns
-        )
-        rows.append((checkpoint_name(subject) if trained else subject, cells))
-    return rows
+def _overlaid_groups(results: Sequence[Result], stories: Sequence[Story]) -> list[tuple[list[Result], Compared]]:
+    """Results of several subjects that may be laid over one another; what gives the headline comes first."""
+    groups: dict[tuple[str, str, tuple[int, ...]], tuple[list[Result], Compared]] = {}
+    for result, story in zip(results, stories, strict=True):
+        if (own := story.compared) is not None and own.overlaid is not None:
+            groups.setdefault((result.measurement, own.kind, own.shape), ([], own))[0].append(result)
+    several = [pair for pair in groups.values() if len({result.subject for result in pair[0]}) > 1]
+    return sorted(several, key=lambda pair: bool(pair[0][0].why_detail(results)))
 
 
 def _concluded(group: Sequence[Result], compared: Compared, trained: bool, overlay: Overlay) -> list[Told]:
     captions = {picture.key: picture.caption for picture in overlay.pictures}
     told = []
-    for text, shown_by in compared.concluded(group, _labels(group), trained):
+    for text, shown_by in [] if compared.concluded is None else compared.concluded(group, _labels(group), trained):
         place = f"{overlay.id}-{shown_by}" if shown_by in captions else "comparison-table"
         told.append(Told(text, place, f"→\u00a0{captions.get(shown_by, 'Table')}"))
     return told
@@ -152,6 +130,8 @@ def _concluded(group: Sequence[Result], compared: Compared, trained: bool, overl
 
 def overlaid(group: Sequence[Result], compared: Compared, dark: bool) -> dict[str, Figure]:
     """Pictures of results of one measurement, one kind and one shape, under names that tell them apart."""
+    if compared.overlaid is None:
+        return {}
     return compared.overlaid(group, _labels(group), _all_points(group), dark)
 
 

@@ -65,7 +65,8 @@ def write_report(results: Sequence[Result], path: Path | str, *, title: str | No
         results, stories = [results[place] for place in order], [stories[place] for place in order]
     trained = _checkpoints(results)
     comparison = comparison_of(results, stories, trained) if len({result.subject for result in results}) > 1 else None
-    sections = sections_of(results, stories, _ends(results) if trained else None)
+    taken = comparison.size if comparison else 0
+    sections = sections_of(results, stories, _ends(results) if trained else None, taken)
     summary = summary_of(sections, comparison.statements if comparison else (), comparison is not None)
     sections = _without_repetition(sections, summary, told=not (trained and comparison))
     frame = _frame(results, stories, sections, comparison, summary, trained, title)

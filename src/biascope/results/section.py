@@ -16,7 +16,7 @@ from biascope.results.story import Sentence, Story
 from biascope.runs.rehearsal import counted
 
 LEAST_STATEMENTS, MOST_STATEMENTS = 3, 5  # of a summary
-_PICTURES = 3_000_000  # letters of a page, at most, for the pictures of single results
+_PICTURES = 3_000_000  # letters of a page, at most, for pictures
 _NUMBERS = "→\u00a0Numbers"
 
 
@@ -139,15 +139,18 @@ class Subject:
     sections: tuple[Section, ...]
 
 
-def sections_of(results: Sequence[Result], stories: Sequence[Story], ends: Mapping[int, str] | None) -> list[Section]:
+def sections_of(
+    results: Sequence[Result], stories: Sequence[Story], ends: Mapping[int, str] | None, taken: int = 0
+) -> list[Section]:
     """What the page says of each result.
 
     Args:
         results: All of the page.
         stories: What is to be told of each.
         ends: Of checkpoints, those that have pictures, by their places, with words for them.
+        taken: Letters that pictures of several results take already.
     """
-    room, steppers = _PICTURES, 0
+    room, steppers = _PICTURES - taken, 0
     sections: list[Section] = []
     with counted("results of the report", len(results)) as advance:
         for index, story in enumerate(stories):

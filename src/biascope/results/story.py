@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,10 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from biascope.results.axes import InputAxes
-from biascope.results.estimate import Estimate
+from biascope.results.estimate import Number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from biascope.results.result import Result
 
 
 class Sentence(NamedTuple):
@@ -63,30 +64,44 @@ class Compared:
 
     Attributes:
         kind: How it was taken, in words: results of other kinds are not compared with it.
-        shape: Of what is compared, without axes of length 1: results of other shapes are not laid over it.
+        shape: Of what is compared, without axes of length 1: results of other shapes are not compared with it.
         number: The number to put side by side.
-        quantities: What such numbers are.
-        reading: How to read a table of them.
-        meaning: What a difference between networks means, and what it does not.
+        noun: What the number is, with its article: "the mean dimension".
+        unit: In which it is given, or of how many.
+        larger: What a larger number means, as a clause.
+        meaning: What a difference between networks means beyond that, and what it does not.
         along_training: The same of a difference between checkpoints of a training.
-        overlaid: Their pictures, for a dark page if the last argument says so.
-        concluded: What a comparison concludes, shown by these pictures.
+        overlaid: Pictures of them, for a dark page if the last argument says so; ``None`` if the number says all.
+        concluded: What a comparison concludes beside the numbers, shown by these pictures.
     """
 
     kind: str
     shape: tuple[int, ...]
-    number: Estimate
-    quantities: str
-    reading: str
-    meaning: str
-    along_training: str
-    overlaid: Callable[[Sequence[Any], Sequence[str], bool, bool], dict[str, Figure]]
-    concluded: Callable[[Sequence[Any], Sequence[str], bool], Sequence[Sentence]]
+    number: Number
+    noun: str
+    unit: str
+    larger: str
+    meaning: str = ""
+    along_training: str = ""
+    overlaid: Callable[[Sequence[Any], Sequence[str], bool, bool], dict[str, Figure]] | None = None
+    concluded: Callable[[Sequence[Any], Sequence[str], bool], Sequence[Sentence]] | None = None
 
-    @property
-    def size(self) -> int:
-        """How many directions there are."""
-        return math.prod(self.shape)
+    @classmethod
+    def first_number(cls, result: Result, noun: str, larger: str, *, unit: str, alike: str = "") -> Compared:
+        """The first number of a result, which is compared where it was taken on the same inputs with the same readout.
+
+        Args:
+            result: With its provenance.
+            noun: What the number is, with its article.
+            larger: What a larger number means, as a clause.
+            unit: In which it is given, or of how many.
+            alike: What else must be the same, in words: settings that change the number and not only its interval.
+        """
+        probe = re.sub(r"^[\d,]+ |\bfresh | per network$", "", str(result.provenance.get("probe", "given inputs")))
+        readout = str(result.provenance.get("settings", {}).get("readout", "first"))
+        words = [alike, probe, "" if readout == "first" else f"readout {readout}"]
+        number = next(iter(result.headline().values()))
+        return cls(", ".join(filter(None, words)), (), number, noun, unit, larger)
 
 
 @dataclass(frozen=True, eq=False)

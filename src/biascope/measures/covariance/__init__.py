@@ -211,12 +211,10 @@ class CovarianceResult(Result, ABC):
             compared=Compared(
                 kind=self.estimator,
                 shape=self.input_axes.varied_shape,
-                number=self.effective_rank,
-                quantities="Effective ranks",
-                reading=(
-                    "Effective rank: the number of input directions over which the gradient spreads. Compare within a column: each "
-                    "column uses one estimator."
-                ),
+                number=self.effective_rank.named("effective rank"),
+                noun=f"the effective rank of the {self.measurement.replace('_', ' ')}",
+                unit=f"of {self.size} directions",
+                larger="the preference is weaker",
                 meaning=(
                     "Differences between networks are those of their architectures at initial weights, on random inputs. A smaller "
                     "effective rank means a stronger preference, which helps where the data lie along the preferred directions and "

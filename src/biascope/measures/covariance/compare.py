@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from biascope.derivatives.spectrum import subspace_similarity
-from biascope.results.estimate import Estimate
+from biascope.results.differences import separations
 from biascope.results.result import Result
 from biascope.results.story import Sentence
 from biascope.results.wording import listed, percent
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from biascope.measures.covariance import CovarianceResult
-
-_NORMAL = 1.96  # standard errors that Student's interval spans at least
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,20 +81,10 @@ class ComparedResults:
     def differences(self) -> np.ndarray:
         """Which pairs of results differ significantly in effective rank, ``(result, result)``.
 
-        Definition:
-            Two ranks ``a > b`` differ if ``a − b`` exceeds the root of ``(a − low a)² + (high b − b)²``, by the ends of their own
-            intervals. So ranks differ whose printed intervals lie apart, and none whose interval contains the other. The level is
-            5 % for all pairs together: with more than two results, the intervals are widened by the law that gave them.
-
-        Reference:
-            Zou, G. Y. and Donner, A. (2008). Construction of confidence limits about effect measures: a general approach.
-            Statistics in Medicine 27.
+        The level is 5 % for all pairs together: see :func:`biascope.results.differences.separations`.
         """
         ranks, count = [result.effective_rank for result in self.results], len(self.results)
-        values = np.array([rank.value for rank in ranks])
-        low, high = np.array([_ends(rank, max(1, count * (count - 1) // 2)) for rank in ranks]).T
-        above = values[:, None] - values[None, :] > np.hypot((values - low)[:, None], (high - values)[None, :])
-        return np.asarray(above | above.T)
+        return np.asarray(np.abs(separations(ranks, max(1, count * (count - 1) // 2))) > 1)
 
     def conclusion(self, labels: Sequence[str] | None = None) -> str:
         """Which networks differ significantly in effective rank, in a sentence.
@@ -226,20 +214,6 @@ class ComparedResults:
         return "\n".join([*lines, *(f"  {words}" for words in self.warnings())])
 
 
-def _ends(rank: Estimate, pairs: int) -> tuple[float, float]:
-    """The interval of an effective rank at 5 % over a number of pairs: the printed one for one pair."""
-    error = rank.standard_error
-    if pairs == 1 or not error > 0 or rank.value <= 0:
-        return rank.low, rank.high
-    from scipy.special import stdtridf
-
-    # Of an interval that ends where ranks can lie, one side tells how many standard errors it spans, or none does.
-    spans = max(rank.value - rank.low, rank.value - rank.value**2 / rank.high) / error
-    freedom = float(stdtridf(0.975, spans)) if spans > _NORMAL else math.inf
-    wide = Estimate.of_positive(rank.value, error, min(freedom, 1e10), 1 - 0.05 / pairs)
-    return min(rank.low, wide.low), max(rank.high, wide.high)
-
-
 def _counted(number: float) -> str:
     """Three digits, whole numbers in full."""
     return f"{number:.3g}" if abs(number) < 1000 else f"{number:.0f}"
@@ -317,7 +291,7 @@ def compared(results: Sequence[Result], leading: int = 10) -> list[ComparedResul
     """
     groups: dict[str, list[Any]] = {}
     for result in results:
-        if result.story().compared is not None:
+        if (beside := result.story().compared) is not None and beside.overlaid is not None:
             groups.setdefault(result.measurement, []).append(result)
     return [side_by_side(group, leading) for group in groups.values() if len(group) > 1]
 
@@ -379,12 +353,11 @@ def _shares_beside(group: Sequence[CovarianceResult], labels: Sequence[str], dar
 
 
 def concluded(group: Sequence[CovarianceResult], labels: Sequence[str], trained: bool) -> list[Sentence]:
-    """What a comparison concludes, each sentence with the picture that shows it."""
+    """What a comparison concludes beside the numbers, each sentence with the picture that shows it."""
     table = side_by_side(group)
     if trained:
         return table.along_training(labels)
-    found = [Sentence(table.conclusion(labels), "spectra"), *table.located(labels)]
-    return found + [Sentence(words, "overlap") for words in table.overlaps_in_words(labels)]
+    return table.located(labels) + [Sentence(words, "overlap") for words in table.overlaps_in_words(labels)]
 
 
 @under_torch_defaults

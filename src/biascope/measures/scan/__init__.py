@@ -313,7 +313,7 @@ def _measure(
 def _card(family: Family, shape: tuple[int, ...], sampling: Sampling, run: Run) -> Iterator[Result]:
     """The other rows of the card; what a network does not let be measured is a warning and not the end of the scan."""
     left_out = []
-    for row in rows_of(family, shape, pass_of(family, shape, run), sampling.draws, sampling.seed, run):
+    for row in rows_of(family, shape, pass_of(family, shape, run), sampling, run):
         if not row.draws:
             left_out.append(row.name)
             continue

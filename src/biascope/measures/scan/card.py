@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from biascope.derivatives.one_pass import OnePass
+from biascope.derivatives.sampling import Sampling
 from biascope.families.family import Family
 from biascope.results.axes import InputAxes
 from biascope.runs.run import Run
@@ -70,9 +71,7 @@ class Row:
     passes: int
 
 
-def rows_of(
-    family: Family, shape: tuple[int, ...], one: OnePass | None, draws: int | None, seed: int, run: Run
-) -> Iterator[Row]:
+def rows_of(family: Family, shape: tuple[int, ...], one: OnePass | None, sampling: Sampling, run: Run) -> Iterator[Row]:
     """The rows that suit a network, in order.
 
     Nothing is timed, so a repeated command measures the same.
@@ -81,29 +80,26 @@ def rows_of(
         family: The networks.
         shape: Shape of one input.
         one: What a pass of one input takes; ``None`` where that is not known.
-        draws: How many the user asked for; as many as fit into a number of operations by default.
-        seed: Random seed for the inputs.
+        sampling: How many draws the user asked for, if they did; else as many as fit into a number of operations.
         run: Device.
     """
     few = Probe.gaussian(shape).few()
     axes, device = InputAxes.of(family.axes_at(few), shape), run.torch_device.type
     work = max(1.0, 0.0 if one is None else one.work)
-    most = _MOST if draws is None else min(draws, _MOST)
+    dearest, most = max(work, sampling.least_work), _MOST if sampling.draws is None else min(sampling.draws, _MOST)
+    budget = _BUDGET["cpu" if device == "cpu" else "cuda"]
     for name, amounts in _ROWS.items():
         row = importlib.import_module(f"biascope.measures.{name}")
         if not row.suits(axes) or (
             name == "guessing" and row.classes_of(tuple(family.first_outputs(few).shape[1:]), axes) is None
         ):
             continue
-        possible = [int(_BUDGET["cpu" if device == "cpu" else "cuda"] / (amount.passes * work)) for amount in amounts]
-        enough = zip(amounts, possible, strict=True)
-        amount, count = next(
-            (pair for pair in enough if pair[1] >= min(most, 2 * _FEWEST)), (amounts[-1], possible[-1])
-        )
-        count = min(count, most)
+        fitting = (amount for amount in amounts if int(budget / (amount.passes * dearest)) >= min(most, 2 * _FEWEST))
+        amount = next(fitting, amounts[-1])
+        count = min(int(budget / (amount.passes * work)), most)
         yield Row(
             name,
-            _probe(axes, name, amount.inputs, seed),
+            _probe(axes, name, amount.inputs, sampling.seed),
             count if count >= min(most, _FEWEST) else 0,
             amount.settings,
             amount.passes,

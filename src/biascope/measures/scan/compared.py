@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
+from biascope.derivatives.draw_times import pass_of
 from biascope.derivatives.sampling import Sampling
 from biascope.families.family import Family
 from biascope.families.held import Holding
@@ -60,14 +61,17 @@ def results_of(
     drawn = [result for result in read if result.story().compared is not None]
     taken = {result.provenance.get("settings", {}).get("seed") for result in drawn}
     seeds = (seed for seed in itertools.count(sampling.seed) if seed not in taken)
+    shapes = {subject: input or usual_shape(subject) for subject, each in found.items() if isinstance(each, Family)}
+    passes = [pass_of(each, shapes[subject], run) for subject, each in found.items() if isinstance(each, Family)]
+    most = max((one.work for one in passes if one is not None), default=0.0)
     for subject, each in found.items():
         if isinstance(each, Family):
             family = dataclasses.replace(each, name=names[subject, each.name])
             own = dataclasses.replace(run, folder=folder / folder_name(subject, {}, None))
             make_writable(folder)
             # Draws of one seed would have noise in common, which looks like common directions.
-            apart = dataclasses.replace(sampling, seed=next(seeds), fixed_seed=sampling.seed)
-            results += saved_scan(family, input or usual_shape(subject), apart, None, own, own.folder)
+            apart = dataclasses.replace(sampling, seed=next(seeds), fixed_seed=sampling.seed, least_work=most)
+            results += saved_scan(family, shapes[subject], apart, None, own, own.folder)
         else:
             results += [_renamed(result, names[subject, result.subject]) for result in each]
     return results

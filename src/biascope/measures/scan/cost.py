@@ -97,7 +97,7 @@ def expected_times(
         memory += memory_of(name, model, times.one, probe, shape, amount, run)
         yield MeasurementTime(name, draws, 0, 0.0, seconds, estimator, method, memory, told)
     if isinstance(model, Family):  # what suits a network is known when it is built
-        for row in rows_of(model, shape, times.one, sampling.draws, sampling.seed, run):
+        for row in rows_of(model, shape, times.one, sampling, run):
             if row.draws:
                 seconds = times.of_passes(row.passes, row.draws) + page_seconds(1) * slower
                 memory = LIBRARIES + 4 * run.dtype.itemsize * model.num_parameters
