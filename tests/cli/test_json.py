@@ -24,7 +24,7 @@ RESULT = {"measurement", "subject", "sentence", "numbers", "tables", "facts", "w
 def keys(value: Any, path: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
     """Paths of all keys, the items of a list as one; what is below provenance and facts is not ours to name."""
     if isinstance(value, list):
-        return set().union(*(keys(item, path) for item in value))
+        return {path}.union(*(keys(item, path) for item in value))
     if not isinstance(value, dict) or (path and path[-1] in ("provenance", "facts")):
         return {path}
     return set().union({path}, *(keys(item, (*path, name)) for name, item in value.items()))
