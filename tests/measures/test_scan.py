@@ -280,7 +280,7 @@ def test_fewer_networks_are_drawn_where_the_network_is_dear(monkeypatch: pytest.
     assert {result.draws for result in done.results if result.measurement not in ROWS} == {32}
     assert [result.inputs for result in done.results if result.measurement not in ROWS] == [4, 4]
     assert all(
-        "--draws 400 asks for all" in result.warnings[-1] for result in done.results
+        "--draws 400 asks for all" in result.warnings[-1] for result in done.results if result.measurement not in ROWS
     )  # so the report says it too
 
 
