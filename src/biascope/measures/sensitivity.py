@@ -28,6 +28,7 @@ from biascope.results.estimate import Estimate, Number, jackknife
 from biascope.results.registry import measurement
 from biascope.results.result import Result
 from biascope.results.story import Sentence, Step, Story, model_word
+from biascope.results.wording import significant
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 
@@ -223,7 +224,7 @@ class Sensitivity(Result):
         found = self.mean_dimension
         if self.unclear():
             return f"{self.subject} needs more draws: the sum of its sensitivities to {self.counted} is not clear yet."
-        digits = f"{found.value:.3g} (95 % CI {found.low:.3g} to {found.high:.3g})"
+        digits = f"{significant(found.value)} (95 % CI {significant(found.low)} to {significant(found.high)})"
         if not self.independent:
             return f"The sensitivities of {self.subject} to {self.counted} sum to {digits}."
         return (
@@ -295,7 +296,7 @@ class Sensitivity(Result):
         wide = float(np.nanmean(values[:, 1])) / 2 if np.isfinite(values[:, 1]).any() else math.nan
         reading = "Each is the share of the output's variance that depends on this patch, alone or with others."
         if math.isfinite(wide):
-            reading += f" Their 95 % intervals reach about ±{100 * wide:.2g} points, each on its own."
+            reading += f" Their 95 % intervals reach about ±{significant(100 * wide, 2)} points, each on its own."
         figure = draw.blank(3.4, reading)
         axes = draw.panel(figure, dark)
         edges = (0.5, grid[1] + 0.5, grid[0] + 0.5, 0.5)

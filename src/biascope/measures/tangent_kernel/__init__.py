@@ -27,7 +27,7 @@ from biascope.results.estimate import SHARE, Estimate, Number, over
 from biascope.results.registry import measurement
 from biascope.results.result import Result
 from biascope.results.story import Sentence, Step, Story, model_word
-from biascope.results.wording import percent
+from biascope.results.wording import percent, significant
 from biascope.runs.randomness import generator_for
 from biascope.runs.rehearsal import counted
 from biascope.runs.run import Run
@@ -167,7 +167,9 @@ class TangentSpectrum(Result):
             words += f" Only {known} eigenvalues exceed the numerical error of the kernel."
         if self.control_energy.size:
             ratio = self.control_energy.mean() / self.local_energy.mean()
-            words += f" Their local energy on {self.splits[1]} is {ratio:.2g} times that on {self.splits[0]}."
+            words += (
+                f" Their local energy on {self.splits[1]} is {significant(ratio, 2)} times that on {self.splits[0]}."
+            )
         return words
 
     @override
@@ -211,12 +213,14 @@ class TangentSpectrum(Result):
         share, over = float(self.labels_energy[:, -1].mean()), self._alignment_over_random
         if over < 1 and share > leading / samples:
             words = (
-                f"Gradient descent starts slowly: the alignment is {over:.2g} times that of a random target, although the labels "
-                f"lie on "
-                "the leading functions more than chance. The labels avoid the first function, which dominates the alignment."
+                f"Gradient descent starts slowly: the alignment is {significant(over, 2)} times that of a random target, although the "
+                "labels lie on the "
+                "leading functions more than chance. The labels avoid the first function, which dominates the alignment."
             )
         else:
-            words = f"The alignment of the labels with the kernel is {over:.2g} times that of a random target."
+            words = (
+                f"The alignment of the labels with the kernel is {significant(over, 2)} times that of a random target."
+            )
         return [*found, Sentence(words, "spectrum")]
 
     @property

@@ -14,7 +14,7 @@ from biascope.measures.tangent_kernel.classes import ClassShare
 from biascope.results import draw
 from biascope.results.draw import PALETTE, WIDTH, blank, legend_below, line_colours, panel, plain
 from biascope.results.estimate import Estimate
-from biascope.results.wording import percent
+from biascope.results.wording import percent, significant
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -164,9 +164,8 @@ def spectrum_figure(
     """
     reading = "Dots above the dotted line hold more of the labels than chance. The smallest ones lie below the frame."
     if errors is not None:
-        reading += (
-            f" Residuals are at most {errors[0]:.0e} of an eigenvalue, errors of the kernel at most {errors[1]:.0e}."
-        )
+        residual, error = (significant(each, 1) for each in errors)
+        reading += f" Residuals are at most {residual} of an eigenvalue, errors of the kernel at most {error}."
     figure, colours = blank(3.4, reading), PALETTE[dark]
     axes, length, shares = panel(figure, dark), kernel.shape[1], target.mean(0)
     level = kernel.mean(0)
