@@ -21,6 +21,7 @@ and on CIFAR-10
 
     biascope kernel lenet --samples 4000 --positive 0,1,8,9 --draws 4 --out RUNS/kernel_vehicles
     biascope kernel lenet --samples 4000 --positive 5,6,7,8,9 --draws 4 --out RUNS/kernel_halves
+    biascope kernel lenet --samples 1000 --draws 8 --out RUNS/kernel_classes
     biascope measure sample_score lenet --data cifar10 --set pooling=average --set activation=gelu --samples 50000,1 \
         --out RUNS/sample_score
     biascope measure feature_elimination lenet --set pooling=average --set activation=gelu --data cifar10 --samples 4000,2000 \
@@ -240,6 +241,8 @@ def main(runs: Path) -> None:
     labels = {"vehicles against animals": "kernel_vehicles", "classes 5 to 9 against the rest": "kernel_halves"}
     energies = {words: load(runs / folder / "tangent_kernel").labels_energy for words, folder in labels.items()}
     kernel_pictures.energy_figure(energies, 4000).savefig(HERE / "tangent_kernel.png", dpi=130, facecolor="white")
+    classes = load(runs / "kernel_classes" / "tangent_kernel").plots()["class_shares"]
+    classes.savefig(HERE / "tangent_kernel_classes.png", dpi=130, facecolor="white")
     scores = load(runs / "sample_score" / "sample_score").plots()[
         "scores_by_class"
     ]  # the first shows images of the set

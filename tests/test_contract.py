@@ -121,6 +121,14 @@ def test_it_is_frozen_and_shows_itself(name: str) -> None:
     assert result.sentence().endswith(".")
 
 
+def test_its_words_have_no_exponents(name: str) -> None:
+    result = measured(name)
+    story = result.story()
+    texts = [result.sentence(), story.meaning, story.page_title, *(text for text, _ in story.sentences)]
+    texts += [words for words, _ in story.next_steps] + result.warnings
+    assert not [text for text in texts if re.search(r"\de[+-]?\d", text)]
+
+
 def test_it_draws_itself_in_light_and_dark(name: str) -> None:
     result = measured(name)
     for dark in (False, True):

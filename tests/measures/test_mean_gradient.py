@@ -294,3 +294,10 @@ def test_a_scan_has_one_headline_for_inputs_of_any_size(build: type, shape: tupl
     assert headlines[0].size == np.prod(shape)
     assert headlines[0].sentence().startswith(("Before training, the mean gradient of net ", "net needs more draws"))
     assert np.isfinite(headlines[0].effective_rank.value)
+
+
+def test_a_large_effective_rank_is_written_in_full() -> None:
+    args, settings = mean_gradient.example()
+    result = mean_gradient(*args, **settings, run=Run(device="cpu"))
+    large = dataclasses.replace(result, effective_rank=Estimate(24_345.6, 20.0, 24_300.2, 24_391.0))
+    assert "about 24,346 of 36 directions (95 % CI 24,300 to 24,391)." in large.sentence()

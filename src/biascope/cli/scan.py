@@ -34,16 +34,16 @@ def scan(
 ) -> None:
     """Measure what a network finds easy to learn, and write a report.
 
-    With --data, the report also has the tangent kernel on these samples.
+    With --data, the report also has the tangent kernel on these samples: which classes the network learns first.
     """
     from biascope.families.source import usual_shape
-    from biascope.measures.scan import families_of, require_real, scan_of
+    from biascope.measures.scan import families_of, require_samples, scan_of
     from biascope.measures.scan.cost import predicted
     from biascope.runs.files import folder_name
 
     sampling = dataclasses.replace(gradients, seed=work.seed)
     found = samples.arrays(work.seed, model, network.chosen) if samples.data else None
-    require_real(found)
+    require_samples(found)
     shape = network.shape if found is None else network.shape_on(found)
     if work.dry_run:
         check_place(work)

@@ -92,12 +92,15 @@ class Anisotropy(CovarianceResult):
                 "directions are those in which they vary."
             )
         if self.unclear() and not (self.tangent and math.isnan(rank.standard_error)):
-            return f"{self.subject} needs more draws: it is unclear over how many of {size} directions its gradient spreads."
+            return f"{self.subject} needs more draws: it is unclear over how many of {size:,} directions its gradient spreads."
         what = f"The {'mixed derivative' if self.mixed else 'gradient'} of {self.subject}"
         if rank.contains(size) or math.isclose(rank.value, size, rel_tol=1e-6):
             return f"{what} {self.evenly()}."
         words = " ".join(
-            [f"{what} spreads over about {self.counted()} of {size} directions.", *(text for text, _ in self.located())]
+            [
+                f"{what} spreads over about {self.counted()} of {size:,} directions.",
+                *(text for text, _ in self.located()),
+            ]
         )
         if self.alignments and self.kinks:
             words += f" The alignments leave out the effect of the kinks of {' and '.join(self.kinks)}."

@@ -47,10 +47,10 @@ class Geometry(CovarianceResult):
     def _spread(self) -> str:
         rank, size = self.effective_rank, self.size
         if self.unclear():
-            return f"{self.subject} needs more draws: it is unclear over how many of {size} directions its gradient spreads."
+            return f"{self.subject} needs more draws: it is unclear over how many of {size:,} directions its gradient spreads."
         if rank.contains(size):
             return f"Averaged over inputs, the gradient of {self.subject} {self.evenly()}."
-        return f"Averaged over inputs, the gradient of {self.subject} spreads over about {self.counted()} of {size} directions."
+        return f"Averaged over inputs, the gradient of {self.subject} spreads over about {self.counted()} of {size:,} directions."
 
     @override
     def lead(self) -> str:

@@ -28,7 +28,7 @@ from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
 from biascope.results.result import Result
 from biascope.results.story import Compared, Sentence, Step, Story, model_word
-from biascope.results.wording import listed, percent
+from biascope.results.wording import listed, percent, significant
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 
@@ -151,7 +151,7 @@ class Complexity(Result):
             return f"{larger} change this by {f'less than {percent(bound)}' if bound > 1e-3 else 'nothing'}."
         if found.low > 1:
             least = "" if self.resolved[last] else "at least "
-            return f"{larger} make it more complex: {least}{there.value:.3g} cycles{_interval(there)}."
+            return f"{larger} make it more complex: {least}{significant(there.value)} cycles{_interval(there)}."
         if found.high < 1:
             return f"{larger} make it less complex: {there.value:.3f} cycles{_interval(there)}."
         return f"{len(self.power)} draws do not show whether larger weights make it more complex."

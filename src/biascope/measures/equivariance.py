@@ -23,6 +23,7 @@ from biascope.results.estimate import Estimate, Number, jackknife
 from biascope.results.registry import measurement
 from biascope.results.result import Result
 from biascope.results.story import Compared, Sentence, Step, Story, model_word
+from biascope.results.wording import significant
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 
@@ -91,8 +92,10 @@ class Equivariance(Result):
         found = [Move("shift", f"a shift by one {self._place}", shifts)]
         if self.of_images:
             turned, scaled = math.degrees(1 / self.radius), 100 / self.radius
-            found.append(Move("rotation", f"a rotation by {turned:.3g}° (one pixel on average)", ("rotation",)))
-            found.append(Move("scaling", f"a scaling by {scaled:.3g} % (one pixel on average)", ("scaling",)))
+            found.append(
+                Move("rotation", f"a rotation by {significant(turned)}° (one pixel on average)", ("rotation",))
+            )
+            found.append(Move("scaling", f"a scaling by {significant(scaled)} % (one pixel on average)", ("scaling",)))
         return tuple(found)
 
     @property
@@ -140,7 +143,7 @@ class Equivariance(Result):
 
     @property
     def _inputs(self) -> str:
-        change = f"{self.input_change.value:.2g}"
+        change = significant(self.input_change.value, 2)
         if self.input_change.value > WHITE * self.white_change:
             return f"white noise that changes by {change} of its own"
         return f"smooth inputs that change by {change} of their own"
@@ -510,13 +513,13 @@ def _doubts(result: Equivariance, dead: int, edges: np.ndarray) -> list[str]:
         )
     if change > WHITE * result.white_change:
         found.append(
-            f"The inputs are nearly white noise: {shift} changes them by {change:.2g} of their standard deviation. "
+            f"The inputs are nearly white noise: {shift} changes them by {significant(change, 2)} of their standard deviation. "
             "On smooth inputs, such as photographs, errors are much smaller. Pass Probe.smooth(shape)."
         )
     if edges[0] > _JUMP * edges[1]:
         times = math.sqrt(edges[0] / edges[1])
         found.append(
-            f"Opposite edges of an input differ {times:.2g} times as much as neighbours. A shift moves one edge "
+            f"Opposite edges of an input differ {significant(times, 2)} times as much as neighbours. A shift moves one edge "
             "beside the other, so a part of the error comes from this jump. Pass Probe.smooth(shape)."
         )
     return found

@@ -22,6 +22,7 @@ from biascope.results.figures import lines_figure, plane_figure
 from biascope.results.registry import measurement
 from biascope.results.result import Plane, Result
 from biascope.results.story import Step, Story
+from biascope.results.wording import significant
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
 from biascope.runs.trials import Outcome, Trials
@@ -117,7 +118,7 @@ class Recovery(Result):
             return f"{words} Harmonics of its mapping reach every frequency of the signal."
         return (
             f"{words} {100 * self.unreachable.mean():.0f} % of the signal's energy lies on frequencies that no harmonic of its mapping "
-            f"reaches. The reconstruction has a share of {self.outside.mean():.1g} of its own energy there."
+            f"reaches. The reconstruction has a share of {significant(float(self.outside.mean()), 1)} of its own energy there."
         )
 
     @override

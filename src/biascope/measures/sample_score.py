@@ -26,6 +26,7 @@ from biascope.results.figures import lines_figure
 from biascope.results.registry import measurement
 from biascope.results.result import Result
 from biascope.results.story import Sentence, Step, Story, model_word
+from biascope.results.wording import significant
 from biascope.runs.randomness import seed_of
 from biascope.runs.run import Run
 from biascope.tasks.task import Arrays, master_dtype
@@ -107,13 +108,13 @@ class SampleScores(Result):
     @override
     def sentence(self) -> str:
         low, high = np.quantile(self.scores[self.of()], [0.05, 0.95])
-        words = f"Along these samples, the output of {self.subject} changes {self.mean.value:.3g} times as much as along random inputs "
-        words += f"(mean score). The middle 90 % of the samples score from {low:.3g} to {high:.3g}"
+        words = f"Along these samples, the output of {self.subject} changes {significant(self.mean.value)} times as much as along "
+        words += f"random inputs (mean score). The middle 90 % of the samples score from {significant(low)} to {significant(high)}"
         means = [(label, scores.mean()) for label, scores in self.by_class().items()]
         if len(means) > 1:
             (top, most), (bottom, least) = means[0], means[-1]
-            words += f". {_capital(self.class_name(top))} has the highest mean score ({most:.3g}), {self.class_name(bottom)} the "
-            words += f"lowest ({least:.3g})"
+            words += f". {_capital(self.class_name(top))} has the highest mean score ({significant(most)}), "
+            words += f"{self.class_name(bottom)} the lowest ({significant(least)})"
         ranks = f" The rankings from two halves of the draws have a rank correlation of {self.agreement.value:.2f}."
         return f"{words}.{ranks if math.isfinite(self.agreement.value) else ''}"
 
@@ -139,8 +140,9 @@ class SampleScores(Result):
         low, high = np.quantile(self.scores[self.of()], [0.05, 0.95])
         found = [
             Sentence(
-                f"Along the samples of {self._data}, the output of {self.subject} changes {self.mean.value:.3g} times as much as along "
-                f"random inputs. The middle 90 % of the samples score from {low:.3g} to {high:.3g}.",
+                f"Along the samples of {self._data}, the output of {self.subject} changes {significant(self.mean.value)} times as much "
+                "as along random inputs. "
+                f"The middle 90 % of the samples score from {significant(low)} to {significant(high)}.",
                 "scores",
             )
         ]
@@ -150,8 +152,8 @@ class SampleScores(Result):
             share = f" Classes explain {100 * between:.0f} % of the variance." if math.isfinite(between) else ""
             found.append(
                 Sentence(
-                    f"{_capital(means[0][0])} has the highest mean score ({means[0][1]:.3g}), {means[-1][0]} the lowest "
-                    f"({means[-1][1]:.3g}).{share}",
+                    f"{_capital(means[0][0])} has the highest mean score ({significant(means[0][1])}), {means[-1][0]} the lowest "
+                    f"({significant(means[-1][1])}).{share}",
                     "scores_by_class",
                 )
             )
@@ -217,7 +219,7 @@ class SampleScores(Result):
             axes = panel(figure, dark, grid[divmod(place, columns)])
             axes.imshow(image, cmap="gray", vmin=0, vmax=1)
             axes.set(xticks=[], yticks=[], ylabel="" if place % columns else ("highest", "lowest")[place // columns])
-            axes.set_xlabel(f"{self.scores[sample]:.3g}", fontsize=9)
+            axes.set_xlabel(significant(self.scores[sample]), fontsize=9)
         return figure
 
 

@@ -28,6 +28,7 @@ from biascope.results.estimate import SHARE, Estimate, Number, jackknife
 from biascope.results.registry import measurement
 from biascope.results.result import Result
 from biascope.results.story import Compared, Sentence, Step, Story, model_word
+from biascope.results.wording import significant
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
 
@@ -313,7 +314,7 @@ class Sensitivity(Result):
         wide = float(np.nanmean(values[:, 1])) / 2 if np.isfinite(values[:, 1]).any() else math.nan
         reading = "Each is the share of the output's variance that depends on this patch, alone or with others."
         if math.isfinite(wide):
-            reading += f" Their 95 % intervals reach about ±{100 * wide:.2g} points, each on its own."
+            reading += f" Their 95 % intervals reach about ±{significant(100 * wide, 2)} points, each on its own."
         figure = draw.blank(3.4, reading)
         axes = draw.panel(figure, dark)
         edges = (0.5, grid[1] + 0.5, grid[0] + 0.5, 0.5)

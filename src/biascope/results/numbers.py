@@ -10,10 +10,10 @@ from typing import Any
 from biascope.results.estimate import Estimate, Number, interval_in_words
 from biascope.results.result import Result
 from biascope.results.story import Badge, Story
+from biascope.results.wording import SUPERSCRIPT, significant
 
 MOST_ROWS = 40  # of a table that are shown
 NO_SPREAD = "The spread of this number was not measured: it comes from one set of draws, or from one run. Another seed shows it."
-_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True)
@@ -157,10 +157,10 @@ def in_words(estimate: Estimate) -> tuple[str, str]:
 def _pair(estimate: Estimate) -> tuple[str, str]:
     value, error = estimate.value, estimate.standard_error
     if estimate.confidence == 1.0 or not (math.isfinite(error) and error > 0):
-        alone, ends = f"{value:.4g}".replace("-", "−"), (estimate.low, estimate.high)
+        alone, ends = significant(value, 4).replace("-", "−"), (estimate.low, estimate.high)
         if estimate.confidence == 1.0:
             return alone, "exact"
-        words = (f"{end:.4g}".replace("-", "−") for end in ends)
+        words = (significant(end, 4).replace("-", "−") for end in ends)
         return alone, "unknown" if any(map(math.isnan, ends)) else interval_in_words(*words)  # of repeats that agree
     power = math.floor(math.log10(max(abs(value), error)))
     power = 0 if -4 < power < 6 else power
@@ -170,7 +170,7 @@ def _pair(estimate: Estimate) -> tuple[str, str]:
     pair, interval = f"{shown[0]} ± {shown[1]}", interval_in_words(*shown[2:])
     if not power:
         return pair, interval
-    times = f" × 10{str(power).translate(_SUPERSCRIPT)}"
+    times = f" × 10{str(power).translate(SUPERSCRIPT)}"
     return f"({pair}){times}", f"({interval}){times}"
 
 

@@ -6,6 +6,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Sequence
+from decimal import Decimal
 
 
 def listed(words: Sequence[str]) -> str:
@@ -28,6 +29,31 @@ def percent(share: float) -> str:
     if 0 < abs(share) < 1e-5:
         return "less than 0.001 %"
     return f"{100 * share:.3g} %" if abs(share) < 9.995 else f"{100 * share:,.0f} %"
+
+
+SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_LARGE, _SMALL = 1e15, 1e-9  # from and up to which a number is written with a power of ten
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """A number to so many digits as prose has it: with commas, and never with an exponent as programs write it.
+
+    Example:
+        >>> significant(2434.6), significant(0.000123, 2), significant(12.345), significant(2.0), significant(999.9)
+        ('2,430', '0.00012', '12.3', '2', '1,000')
+        >>> significant(-1.2e-30, 2), significant(6.02e23), significant(-0.00005), significant(math.inf)
+        ('-1.2 × 10⁻³⁰', '6.02 × 10²³', '-0.00005', 'inf')
+    """
+    text = f"{value:.{digits}g}"
+    rounded = float(text)
+    if not math.isfinite(rounded) or ("e" not in text and abs(rounded) < 1000):
+        return text
+    if _SMALL < abs(rounded) < 1:
+        return f"{Decimal(text):f}"
+    if 1 <= abs(rounded) < _LARGE:
+        return f"{rounded:,.0f}" if rounded.is_integer() else f"{rounded:,}"
+    mantissa, _, power = f"{value:.{digits - 1}e}".partition("e")
+    return f"{float(mantissa):g} × 10{str(int(power)).translate(SUPERSCRIPT)}"
 
 
 def duration(seconds: float) -> str:

@@ -199,6 +199,20 @@ class Arrays(Task):
         return self.batch(split, torch.arange(self.sizes[self._checked(split)], device=self.splits[split][1].device))
 
 
+def require_classes(labels: Tensor) -> None:
+    """Refuse labels that are no class numbers, or all of one class.
+
+    Raises:
+        ValueError: If they are.
+    """
+    kinds = sorted(set(labels.flatten().tolist()))
+    if labels.dim() != 1 or labels.is_floating_point() or len(kinds) < 2:
+        came = f"only {kinds[0]}" if len(kinds) < 2 else f"{labels.dtype} of shape {tuple(labels.shape)}"
+        raise ValueError(
+            f"Labels must be class numbers of at least two classes, got {came}. Pass a class number for each sample."
+        )
+
+
 @under_torch_defaults
 @dataclass(frozen=True, repr=False)
 class Relabelled(Task):

@@ -18,7 +18,7 @@ from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, bootstrapped, over, spearman
 from biascope.results.result import Result
 from biascope.results.story import Sentence, Step, Story, model_word
-from biascope.results.wording import snake
+from biascope.results.wording import significant, snake
 from biascope.tasks.pattern_ratios import detection, detection_ratios
 
 if TYPE_CHECKING:
@@ -188,10 +188,10 @@ class ChannelPatterns(Result):
         hits, patterns = (self.detected >= 0).sum(1).mean(), (self.detectors > 0).sum(1).mean()
         if not hits:
             return f"No channel of {self.subject} detects any of {len(self.names)} patterns."
-        share = f"All {channels}" if hits == channels else f"{hits:.4g} of the {channels}"
+        share = f"All {channels}" if hits == channels else f"{significant(hits, 4)} of the {channels}"
         who = f"{share} channels of {self.subject} detect"
         many = f" (mean of {draws} networks)" if draws > 1 else ""
-        words = f"{who} {patterns:.3g} of {len(self.names)} patterns{many}. "
+        words = f"{who} {significant(patterns)} of {len(self.names)} patterns{many}. "
         words += f"The strongest is pattern {self.names[int((self.detectors * self.strength).mean(0).argmax())]}."
         if not self.labelled:
             return words
@@ -292,7 +292,9 @@ class ChannelPatterns(Result):
         )
         unseen = len(self.names) - float((self.detectors > 0).sum(1).mean())
         found.append(
-            Sentence(f"{unseen:.3g} of {len(self.names)} patterns are the favourite of no channel.", "patterns")
+            Sentence(
+                f"{significant(unseen)} of {len(self.names)} patterns are the favourite of no channel.", "patterns"
+            )
         )
         return found
 
@@ -424,4 +426,4 @@ def _text(rows: list[dict[str, Any]], most: int) -> str:
 def _cell(value: Any) -> str:
     if isinstance(value, str | int):
         return str(value)
-    return "–" if math.isnan(value) else "∞" if math.isinf(value) else f"{value:.3g}"
+    return "–" if math.isnan(value) else "∞" if math.isinf(value) else significant(value)

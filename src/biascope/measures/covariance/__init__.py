@@ -342,12 +342,12 @@ class CovarianceResult(Result, ABC):
         """What a gradient does that prefers no direction."""
         if self.size == 1:
             return "has the one direction of an input of one number"
-        return f"spreads evenly over all {self.size} directions: no direction is preferred"
+        return f"spreads evenly over all {self.size:,} directions: no direction is preferred"
 
     def counted(self) -> str:
         """The effective rank in words, which a sentence may not round to all or to none."""
         rank = self.effective_rank.value
-        return f"{rank:.0f}" if rank >= 10 else f"{rank:.1f}"
+        return f"{rank:,.0f}" if rank >= 10 else f"{rank:.1f}"
 
     def unclear(self) -> bool:
         """Whether the effective rank is too uncertain for a sentence: by a factor of 3, or of 2 where it may be all directions."""

@@ -14,7 +14,7 @@ from biascope.derivatives.spectrum import subspace_similarity
 from biascope.results.differences import separations
 from biascope.results.result import Result
 from biascope.results.story import Sentence
-from biascope.results.wording import listed, percent
+from biascope.results.wording import listed, percent, significant
 from biascope.runs.ambient import under_torch_defaults
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class ComparedResults:
             more = " and others" if len(lost) > 6 else ""
             found.append(
                 f"The overlap of {'; '.join(lost[:6])}{more} is not resolved. The overlap, or the agreement of the two halves of a "
-                f"network's own draws, is below the noise floor of {self.floor:.2g}. Draw more networks to resolve it."
+                f"network's own draws, is below the noise floor of {significant(self.floor, 2)}. Draw more networks to resolve it."
             )
         seeds = [result.seed for result in self.results]
         if any(self.resolved[i, j] and seeds[i] is not None and seeds[i] == seeds[j] for i, j in pairs):
@@ -95,12 +95,12 @@ class ComparedResults:
         names = list(labels or (result.subject for result in self.results))
         values = np.array([result.effective_rank.value for result in self.results])
         order = np.argsort(values, kind="stable")
-        said = listed([f"{names[k]} ({_counted(values[k])})" for k in order])
+        said = listed([f"{names[k]} ({in_full(values[k])})" for k in order])
         differ = self.differences()
         above = np.triu_indices(len(names), 1)
         size = self.results[0].size
         if not differ[above].any():
-            return f"The effective ranks do not differ significantly: {said} of {size} directions."
+            return f"The effective ranks do not differ significantly: {said} of {size:,} directions."
         if differ[above].all():
             return (
                 f"All effective ranks differ significantly. From the strongest preference to the weakest: {said} of {size} "
@@ -110,7 +110,7 @@ class ComparedResults:
         return (
             f"The effective ranks differ significantly, except between {listed(alike)}. From the strongest preference to the weakest: "
             f"{said} of "
-            f"{size} directions."
+            f"{size:,} directions."
         )
 
     def overlaps_in_words(self, labels: Sequence[str]) -> list[str]:
@@ -149,10 +149,10 @@ class ComparedResults:
         shown_by = "effective_rank_along_training"
         found = [
             Sentence(
-                f"From {labels[0]} to {labels[-1]}, the effective rank {way}: from {_counted(first.value)} (95 % CI "
-                f"{_counted(first.low)} to "
-                f"{_counted(first.high)}) to {_counted(last.value)} (95 % CI {_counted(last.low)} to {_counted(last.high)}) of "
-                f"{size} directions.",
+                f"From {labels[0]} to {labels[-1]}, the effective rank {way}: from {in_full(first.value)} (95 % CI "
+                f"{in_full(first.low)} to "
+                f"{in_full(first.high)}) to {in_full(last.value)} (95 % CI {in_full(last.low)} to {in_full(last.high)}) of "
+                f"{size:,} directions.",
                 shown_by,
             )
         ]
@@ -161,8 +161,8 @@ class ComparedResults:
             step = int(np.abs(np.diff(values)).argmax())
             found.append(
                 Sentence(
-                    f"The largest change lies between {labels[step]} and {labels[step + 1]}: from {_counted(values[step])} to "
-                    f"{_counted(values[step + 1])} directions.",
+                    f"The largest change lies between {labels[step]} and {labels[step + 1]}: from {in_full(values[step])} to "
+                    f"{in_full(values[step + 1])} directions.",
                     shown_by,
                 )
             )
@@ -175,7 +175,9 @@ class ComparedResults:
         by = trace[-1] / trace[0] if trace[0] > 0 else math.nan
         if math.isfinite(by):
             found.append(
-                Sentence(f"The mean squared gradient is multiplied by {by:.3g} from the first to the last checkpoint.")
+                Sentence(
+                    f"The mean squared gradient is multiplied by {significant(by)} from the first to the last checkpoint."
+                )
             )
         return found
 
@@ -214,9 +216,14 @@ class ComparedResults:
         return "\n".join([*lines, *(f"  {words}" for words in self.warnings())])
 
 
-def _counted(number: float) -> str:
-    """Three digits, whole numbers in full."""
-    return f"{number:.3g}" if abs(number) < 1000 else f"{number:.0f}"
+def in_full(number: float) -> str:
+    """Three digits, whole numbers in full.
+
+    Example:
+        >>> in_full(81.37), in_full(2434.3)
+        ('81.4', '2,434')
+    """
+    return significant(number) if abs(number) < 999.5 else f"{number:,.0f}"
 
 
 def noise_floor(leading: int, size: int, exceeded: float = 0.001) -> float:
@@ -312,9 +319,9 @@ def overlaid(group: Sequence[CovarianceResult], labels: Sequence[str], trained: 
     overlap.set_label(
         " ".join(
             [
-                f"1 means that two networks share their {table.leading} leading directions. Chance is {table.chance:.2g}, the "
-                f"noise floor is {table.floor:.2g}. The diagonal compares the two halves of a network's own draws. "
-                "Numbers in brackets do not exceed the noise.",
+                f"1 means that two networks share their {table.leading} leading directions.",
+                f"Chance is {significant(table.chance, 2)}, the noise floor is {significant(table.floor, 2)}.",
+                "The diagonal compares the two halves of a network's own draws. Numbers in brackets do not exceed the noise.",
                 *table.warnings(),
             ]
         )

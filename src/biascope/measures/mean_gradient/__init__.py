@@ -14,6 +14,7 @@ from biascope.derivatives.sampling import MEAN_INPUTS
 from biascope.families.family import Family
 from biascope.kernels.selftest import derivative_checks
 from biascope.measures.covariance import CovarianceResult, axes_of, covariance_fields, doubts_of_tail
+from biascope.measures.covariance.compare import in_full
 from biascope.measures.mean_gradient.reference import placed
 from biascope.results.estimate import Number
 from biascope.results.registry import measurement
@@ -64,11 +65,11 @@ class MeanGradient(CovarianceResult):
         rank, size = self.effective_rank, self.size
         if self._preferring():
             return (
-                f"Before training, the mean gradient of {self.subject} spreads over about {self.counted()} of {size} directions "
-                f"(95 % CI {rank.low:.3g} to {rank.high:.3g})."
+                f"Before training, the mean gradient of {self.subject} spreads over about {self.counted()} of {size:,} directions "
+                f"(95 % CI {in_full(rank.low)} to {in_full(rank.high)})."
             )
         if self.unclear():
-            return f"{self.subject} needs more draws: it is unclear over how many of {size} directions its mean gradient spreads."
+            return f"{self.subject} needs more draws: it is unclear over how many of {size:,} directions its mean gradient spreads."
         return f"Before training, the mean gradient of {self.subject} {self.evenly()}."
 
     @override

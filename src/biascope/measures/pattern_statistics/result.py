@@ -18,6 +18,7 @@ from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Number, over, proportion
 from biascope.results.result import Result
 from biascope.results.story import Step, Story, model_word
+from biascope.results.wording import significant
 from biascope.tasks.pattern_ratios import Sides, leanings, sample_size_bound, smallest_constant
 from biascope.tasks.patterns import PatternDistribution
 
@@ -120,7 +121,7 @@ class PatternStatistics(Result):
         constants, runs, patterns = self.constants(), len(self.epochs), self.statistics.shape[1]
         held, worst, lost = int((constants < 1).sum()), float(constants.max()), int((~np.isfinite(constants)).sum())
         words = f"Pattern statistics govern {held} of {runs} trainings of {self.subject}: c* is below 1 at slope b = {self.slope:g}"
-        words += f" ({f'in {lost}, a label has no detector of its own pattern' if lost else f'largest {worst:.3g}'})"
+        words += f" ({f'in {lost}, a label has no detector of its own pattern' if lost else f'largest {significant(worst)}'})"
         words += f". {int(self.certified.sum())} of {runs} trainings are certified to have no errors on any input"
         if not self.converged.all():
             words += f". {int((~self.converged).sum())} did not converge"

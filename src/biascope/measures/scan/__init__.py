@@ -22,6 +22,7 @@ from biascope.derivatives.sampling import Amount, Sampling
 from biascope.families.family import Family
 from biascope.families.held import Holding
 from biascope.families.source import checkpoint_files, family_of, of_one_input, parse_input, usual_shape
+from biascope.kernels.gram import matrix_bytes
 from biascope.measures.scan.card import rows_of, told
 from biascope.measures.scan.pilot import piloted
 from biascope.results import registry
@@ -31,7 +32,11 @@ from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.files import distinct_names, make_writable, name_for_file
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
-from biascope.tasks.task import Arrays
+from biascope.tasks.task import Arrays, require_classes
+
+_KERNEL_DRAWS = 8  # networks of which the tangent kernel is taken
+_KERNEL_BUDGET = {"cpu": 3e11, "cuda": 3e14}  # operations of the passes over the samples
+_KERNEL_BYTES = 1e9  # of the kernels on disk
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,8 @@ def scan(
 
     At initialisation, it measures the mean gradient and the average geometry. The effective rank of the mean gradient is the one
     number for a network. With an estimator, it also measures the published anisotropy directions. With trained weights or a folder of
-    checkpoints, it measures the average geometry of each over fresh inputs. With data, it also measures the tangent kernel on them.
+    checkpoints, it measures the average geometry of each over fresh inputs. With data, it also measures the tangent kernel on them, and
+    says which classes the network learns first. At initialisation, this is for up to 8 draws.
 
     Args:
         model: A known name, ``file.py:build``, ``package.module:build``, a model of a library (``timm:resnet18``), a builder, a module,
@@ -110,7 +116,7 @@ def scan(
         Results and report.
     """
     measured, input = parse_input(input) if isinstance(input, str) else ("", input)
-    require_real(data)
+    require_samples(data)
     input = input or (None if data is None else data.shape)
     holding = Holding.of(hold or {}, measured) if hold or measured else None
     told = named_axes(axes) or (() if data is None else data.axes)
@@ -148,16 +154,18 @@ def scan_of(
     return Scan(results, page, run.folder)
 
 
-def require_real(data: Arrays | None) -> None:
-    """Refuse samples that have no gradient.
+def require_samples(data: Arrays | None) -> None:
+    """Refuse samples that have no gradient, or whose labels are no classes, before any work.
 
     Raises:
-        ValueError: If they are token ids.
+        ValueError: If they are token ids, or if their labels are numbers or all of one class.
     """
     if data is not None and data.holds_ids:
         raise ValueError(
             "A scan takes gradients by inputs, which token ids do not have. Leave the data out, and pass them to biascope kernel."
         )
+    if data is not None and "train" in data.splits:
+        require_classes(data.splits["train"][1])
 
 
 def families_of(
@@ -307,7 +315,26 @@ def _measure(
         yield result.warned(fewer) if fewer else result
     yield from _card(family, shape, sampling, run)
     if data is not None:
-        yield registry.find("tangent_kernel")(family, data, readout=sampling.readout, seed=sampling.seed, run=run)
+        yield registry.find("tangent_kernel")(
+            family,
+            data,
+            draws=_kernel_draws(family, data, one, sampling.draws, run),
+            readout=sampling.readout,
+            seed=sampling.seed,
+            run=run,
+        )
+
+
+def _kernel_draws(family: Family, data: Arrays, one: OnePass | None, asked: int | None, run: Run) -> int:
+    """Networks of which a scan takes the tangent kernel: as many as its intervals over draws need, fewer where that takes long.
+
+    Nothing is timed, so a repeated command draws the same.
+    """
+    samples = max(1, data.sizes.get("train", 0))  # the measurement refuses none
+    budget = _KERNEL_BUDGET["cpu" if run.torch_device.type == "cpu" else "cuda"]
+    work = math.inf if one is None else 3.0 * samples * max(one.work, family.num_parameters)
+    affordable = int(min(budget / work, _KERNEL_BYTES / matrix_bytes(samples, None, run)))
+    return max(1, min(_KERNEL_DRAWS, affordable, asked or _KERNEL_DRAWS, family.size or _KERNEL_DRAWS))
 
 
 def _card(family: Family, shape: tuple[int, ...], sampling: Sampling, run: Run) -> Iterator[Result]:

@@ -21,16 +21,17 @@ from biascope.families.family import Family
 from biascope.kernels.gram import Gram, matrix_bytes, tangent_gram
 from biascope.kernels.selftest import derivative_checks
 from biascope.measures.tangent_kernel import pictures as pictures
+from biascope.measures.tangent_kernel.classes import FEW, ClassShare, as_rows, class_shares, order_in_words
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, over
 from biascope.results.registry import measurement
 from biascope.results.result import Result
 from biascope.results.story import Sentence, Step, Story, model_word
-from biascope.results.wording import percent
+from biascope.results.wording import percent, significant
 from biascope.runs.randomness import generator_for
 from biascope.runs.rehearsal import counted
 from biascope.runs.run import Run
-from biascope.tasks.task import Arrays
+from biascope.tasks.task import Arrays, require_classes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -119,14 +120,39 @@ class TangentSpectrum(Result):
                 "alignment relative to a random target"
             ),
         }
+        classes = self.classes
+        for one in classes if len(classes) <= FEW else ():
+            found[f"class_share:{one.label}"] = one.share.named(f"share of the labels {one.name}", SHARE)
         if self.control_energy.size:
             found["local_energy_ratio"] = _mean(self.control_energy / self.local_energy.mean()).named(
                 f"mean local energy on {self.splits[1]} relative to {self.splits[0]}"
             )
         return found
 
+    @property
+    def classes(self) -> tuple[ClassShare, ...]:
+        """Classes from the one learned first to the one learned last, where each is a target; empty for a target of two sides."""
+        if self.positive:
+            return ()
+        labels, samples = np.unique(self.labels, return_counts=True)
+        names = [self._target_name(at) for at in range(len(labels))]
+        return class_shares(self.energy[:, :, -1], labels.tolist(), names, samples.tolist(), exact=self.exact)
+
+    @override
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        classes = self.classes
+        return {"classes": as_rows(classes, self.eigenvalues.shape[1] / len(self.labels))} if classes else {}
+
     @override
     def sentence(self) -> str:
+        classes = self.classes
+        order = f" {self._order_of(classes)}" if classes else ""
+        return self._share_in_words() + order
+
+    def _order_of(self, classes: tuple[ClassShare, ...]) -> str:
+        return order_in_words(classes, len(self.energy), exact=self.exact)
+
+    def _share_in_words(self) -> str:
         data = self.provenance.get("data", {}).get("name", "the data")
         samples, leading, known = len(self.labels), self.eigenvalues.shape[1], len(self.eigenfunctions)
         what = self._named_target if self.positive else f"{len(self.targets)} classes, each against the rest"
@@ -141,7 +167,9 @@ class TangentSpectrum(Result):
             words += f" Only {known} eigenvalues exceed the numerical error of the kernel."
         if self.control_energy.size:
             ratio = self.control_energy.mean() / self.local_energy.mean()
-            words += f" Their local energy on {self.splits[1]} is {ratio:.2g} times that on {self.splits[0]}."
+            words += (
+                f" Their local energy on {self.splits[1]} is {significant(ratio, 2)} times that on {self.splits[0]}."
+            )
         return words
 
     @override
@@ -151,6 +179,18 @@ class TangentSpectrum(Result):
             sentences=self._sentences(),
             meaning=self._meaning(),
             next_steps=self._next_steps(),
+            shown_tables={
+                "classes": {
+                    "class": "class",
+                    "samples": "samples",
+                    "share": f"share of its labels on the first {self.eigenvalues.shape[1]} functions",
+                    "chance": "chance, %",
+                    "above_average": "minus the average class (simultaneous intervals)",
+                    "learned": "learned",
+                }
+            }
+            if self.classes
+            else {},
         )
 
     @property
@@ -159,19 +199,9 @@ class TangentSpectrum(Result):
 
     def _sentences(self) -> list[Sentence]:
         samples, leading = len(self.labels), self.eigenvalues.shape[1]
-        found = [Sentence(self.sentence(), "label_energy")]
-        if not self.positive and len(self.targets) > 2:
-            shares = self.energy[:, :, -1].mean(0)
-            best, worst = int(shares.argmax()), int(shares.argmin())
-            names = [self._target_name(place) for place in (best, worst)]
-            found.append(
-                Sentence(
-                    f"Of the classes, {names[0]} fits the kernel best ({100 * shares[best]:.0f} % of its labels on these "
-                    f"functions) and "
-                    f"{names[1]} worst ({100 * shares[worst]:.0f} %).",
-                    "label_energy",
-                )
-            )
+        found = [Sentence(self._share_in_words(), "label_energy")]
+        if classes := self.classes:
+            found.append(Sentence(self._order_of(classes), "class_shares"))
         first = float((self.eigenvalues[:, 0] / self.trace).mean())
         found.append(
             Sentence(
@@ -183,12 +213,14 @@ class TangentSpectrum(Result):
         share, over = float(self.labels_energy[:, -1].mean()), self._alignment_over_random
         if over < 1 and share > leading / samples:
             words = (
-                f"Gradient descent starts slowly: the alignment is {over:.2g} times that of a random target, although the labels "
-                f"lie on "
-                "the leading functions more than chance. The labels avoid the first function, which dominates the alignment."
+                f"Gradient descent starts slowly: the alignment is {significant(over, 2)} times that of a random target, although the "
+                "labels lie on the "
+                "leading functions more than chance. The labels avoid the first function, which dominates the alignment."
             )
         else:
-            words = f"The alignment of the labels with the kernel is {over:.2g} times that of a random target."
+            words = (
+                f"The alignment of the labels with the kernel is {significant(over, 2)} times that of a random target."
+            )
         return [*found, Sentence(words, "spectrum")]
 
     @property
@@ -214,6 +246,11 @@ class TangentSpectrum(Result):
             "Labels on the leading eigenfunctions are learned first, and from few samples, as long as training stays near the initial "
             "weights. A share well above chance means that the architecture suits the labels before any training. "
         )
+        if not self.positive:
+            words += (
+                "Expect the classes at the end of the order to need more training or more samples, as long as training stays near "
+                "these weights. Intervals are over draws of the weights, and do not cover which samples were taken. "
+            )
         if self._alignment_over_random < 1:
             words += (
                 "An alignment below 1 beside a share above chance is no contradiction. The share counts the leading functions "
@@ -230,7 +267,7 @@ class TangentSpectrum(Result):
         found = []
         if not self.exact and len(self.trace) == 1:
             words = "Draw several networks, to have intervals over initial weights."
-            found.append(Step(words, f"biascope kernel {model} --data {data} --draws 5"))
+            found.append(Step(words, f"biascope kernel {model} --data {data} --draws 8"))
         found.append(
             Step(
                 "See how the kernel changes when the network is trained.",
@@ -247,6 +284,10 @@ class TangentSpectrum(Result):
         parts = {} if self.positive else {name: self.energy[:, at] for at, name in enumerate(own)}
         figure = pictures.energy_figure(whole, samples, parts=parts, dark=dark)
         found = {"label_energy": captioned("Share of the labels on the leading functions", figure)}
+        if classes := self.classes:
+            chance, length = self.eigenvalues.shape[1] / samples, self.eigenvalues.shape[1]
+            figure = pictures.classes_figure(classes, chance, length, dark=dark)
+            found["class_shares"] = captioned("Share of each class's labels on the leading functions", figure)
         if self.thumbnails.size:
             known = self.provenance.get("data", {}).get("classes")
             names = {int(kind): self.class_name(int(kind)) for kind in np.unique(self.labels)} if known else None
@@ -400,12 +441,8 @@ def _samples(data: Arrays, split: str, samples: int | None, seed: int) -> tuple[
 
 def _targets(y: Tensor, positive: tuple[int, ...] | None) -> tuple[tuple[str, ...], tuple[int, ...], Tensor, Tensor]:
     """Names of the targets, the classes that are +1, the targets ``(T, n)``, and their means before they are removed."""
-    kinds = sorted(set(y.flatten().tolist()))
-    if y.dim() != 1 or y.is_floating_point() or len(kinds) < 2:
-        came = f"only {kinds[0]}" if len(kinds) < 2 else f"{y.dtype} of shape {tuple(y.shape)}"
-        raise ValueError(
-            f"Labels must be class numbers of at least two classes, got {came}. Pass a class number for each sample."
-        )
+    require_classes(y)
+    kinds = sorted(set(y.tolist()))
     if positive is None and len(kinds) > 2:
         each = 2.0 * (y == torch.tensor(kinds)[:, None]).double() - 1
         return tuple(f"{kind} against the rest" for kind in kinds), (), each - each.mean(1)[:, None], each.mean(1)

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from biascope.measures.tangent_kernel.classes import ClassShare
+from biascope.results import draw
 from biascope.results.draw import PALETTE, WIDTH, blank, legend_below, line_colours, panel, plain
-from biascope.results.wording import percent
+from biascope.results.estimate import Estimate
+from biascope.results.wording import percent, significant
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 _END, _SHOWN = 4, 6  # samples at each end of an eigenfunction, and eigenfunctions whose samples are shown
 _PIXELS = 32  # most pixels along a side of a thumbnail
 _BINS = 40  # of a histogram
+_CLASSES = 32  # most classes that are drawn
 
 
 def ends(functions: np.ndarray) -> np.ndarray:
@@ -103,6 +107,41 @@ def energy_figure(
     return figure
 
 
+def classes_figure(classes: Sequence[ClassShare], chance: float, leading: int, *, dark: bool = False) -> Figure:
+    """How much of each class's labels, against the rest, lies on the leading eigenfunctions, beside chance.
+
+    Args:
+        classes: From first to last; of many, both ends are drawn.
+        chance: k/n.
+        leading: k.
+        dark: Whether the background is.
+
+    Returns:
+        The figure: a bar for each class, with its interval over draws where several networks were drawn.
+    """
+    reading = "Classes with long bars are learned first."
+    if len(classes) > _CLASSES:
+        half = _CLASSES // 2
+        reading += f" Of {len(classes)} classes, the first {half} and the last {half} are shown."
+        classes = [*classes[:half], *classes[-half:]]
+    shares = [one.share for one in classes]
+    if any(share.low < share.high for share in shares):
+        reading += " Thin lines are 95 % intervals over draws of the weights."
+    else:
+        shares = [Estimate.exact(share.value) for share in shares]
+    return draw.shares(
+        shares,
+        np.full(len(shares), chance),
+        [one.name.removeprefix("class ") for one in classes],
+        along="class",
+        ordered=False,
+        quantity=f"share of its labels on {leading} functions, %",
+        reading=reading,
+        beside="chance",
+        dark=dark,
+    )
+
+
 def spectrum_figure(
     kernel: np.ndarray,
     target: np.ndarray,
@@ -125,9 +164,8 @@ def spectrum_figure(
     """
     reading = "Dots above the dotted line hold more of the labels than chance. The smallest ones lie below the frame."
     if errors is not None:
-        reading += (
-            f" Residuals are at most {errors[0]:.0e} of an eigenvalue, errors of the kernel at most {errors[1]:.0e}."
-        )
+        residual, error = (significant(each, 1) for each in errors)
+        reading += f" Residuals are at most {residual} of an eigenvalue, errors of the kernel at most {error}."
     figure, colours = blank(3.4, reading), PALETTE[dark]
     axes, length, shares = panel(figure, dark), kernel.shape[1], target.mean(0)
     level = kernel.mean(0)
