@@ -78,7 +78,7 @@ def test_there_are_thirteen_folders_and_hardly_a_file_beside_them() -> None:
     assert {path.stem for path in SOURCE.glob("*.py")} == BESIDE
     for folder in (path for path in SOURCE.rglob("*") if path.is_dir() and path.name not in ("__pycache__", "results")):
         entries = [path for path in folder.iterdir() if path.name != "__pycache__"]
-        assert len(entries) <= 30, f"{folder} has {len(entries)} entries"
+        assert len(entries) <= 36, f"{folder} has {len(entries)} entries"
 
 
 def test_the_map_in_the_docstring_has_a_line_for_every_folder_in_their_order() -> None:

@@ -53,7 +53,7 @@ _ROWS: dict[str, Sequence[_Amount]] = {
 
 
 @dataclass(frozen=True)
-class Row:
+class CardRow:
     """A row of a network's card.
 
     Attributes:
@@ -71,7 +71,9 @@ class Row:
     passes: int
 
 
-def rows_of(family: Family, shape: tuple[int, ...], one: OnePass | None, sampling: Sampling, run: Run) -> Iterator[Row]:
+def rows_of(
+    family: Family, shape: tuple[int, ...], one: OnePass | None, sampling: Sampling, run: Run
+) -> Iterator[CardRow]:
     """The rows that suit a network, in order.
 
     Nothing is timed, so a repeated command measures the same.
@@ -97,7 +99,7 @@ def rows_of(family: Family, shape: tuple[int, ...], one: OnePass | None, samplin
         fitting = (amount for amount in amounts if int(budget / (amount.passes * dearest)) >= min(most, 2 * _FEWEST))
         amount = next(fitting, amounts[-1])
         count = min(int(budget / (amount.passes * work)), most)
-        yield Row(
+        yield CardRow(
             name,
             _probe(axes, name, amount.inputs, sampling.seed),
             count if count >= min(most, _FEWEST) else 0,
