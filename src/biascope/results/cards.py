@@ -96,7 +96,7 @@ class Column:
 
     @property
     def title(self) -> str:
-        """Of the column."""
+        """The heading of the column."""
         return self.name + self.apart
 
     @property
