@@ -80,17 +80,29 @@ class Column:
 
     Attributes:
         measurement: By its name.
-        title: Of the measurement, with the way of measuring where there are several.
+        name: Of the measurement, as a title.
+        apart: What is special to the way of measuring, where there are several.
         compared: What one of the networks says of it.
         numbers: Of each network; of two of one network, the first.
         detail: Whether it is only a detail beside another column, of which nothing is concluded.
     """
 
     measurement: str
-    title: str
+    name: str
+    apart: str
     compared: Compared
     numbers: Mapping[str, Number]
     detail: bool
+
+    @property
+    def title(self) -> str:
+        """The heading of the column."""
+        return self.name + self.apart
+
+    @property
+    def noun(self) -> str:
+        """What its numbers are, in a sentence."""
+        return self.compared.noun + self.apart
 
     @property
     def pairs(self) -> int:
@@ -166,16 +178,17 @@ class Cards:
         for result, story in zip(results, stories, strict=True):
             if (own := story.compared) is not None:
                 groups.setdefault((result.measurement, own.kind, own.shape), []).append((result, own))
-        measured = [key[0] for key in groups]
         columns = []
         for (name, kind, _), members in groups.items():
+            others = [key[1] for key in groups if key[0] == name]
             first, compared = members[0]
             numbers: dict[str, Number] = {}
             for result, own in members:
                 numbers.setdefault(result.subject, own.number)
-            title = title_of(first) + (f" ({kind})" if measured.count(name) > 1 else "")
-            columns.append(Column(name, title, compared, numbers, bool(first.why_detail(results))))
-        columns.sort(key=lambda column: (column.detail, column.compared.overlaid is None))
+            apart = f" ({_own_words(kind, others)})" if len(others) > 1 else ""
+            columns.append(Column(name, title_of(first), apart, compared, numbers, bool(first.why_detail(results))))
+        order = list(dict.fromkeys(column.measurement for column in columns))
+        columns.sort(key=lambda each: (each.detail, each.compared.overlaid is None, order.index(each.measurement)))
         subjects = list(dict.fromkeys(subject for column in columns for subject in column.numbers))
         subjects = [each for each in dict.fromkeys(result.subject for result in results) if each in subjects]
         if columns and not trained:
@@ -239,7 +252,7 @@ class Cards:
         for column in self.told:
             difference = (self._changed if self.trained else self._differing)(column, called)
             if difference is None:
-                alike.append(column.compared.noun)
+                alike.append(column.noun)
             else:
                 found.append(difference)
         found.sort(key=lambda difference: -difference.separation)
@@ -259,7 +272,7 @@ class Cards:
             return None
         way = "rises" if apart > 0 else "falls"
         start, end = (self._number(column, [each]) for each in (first, last))
-        noun = column.compared.noun
+        noun = column.noun
         text = f"From {called[first]} to {called[last]}, {noun} {way} from {start} to {end}."
         return CardDifference(text, float(abs(apart)))
 
@@ -280,7 +293,7 @@ class Cards:
         return CardDifference(f"{text} {pairs}", float(apart[above, below]))
 
     def _said(self, column: Column, more: Sequence[str], fewer: Sequence[str], called: Mapping[str, str]) -> str:
-        noun, whole = column.compared.noun, len(more) + len(fewer) == len(column.numbers)
+        noun, whole = column.noun, len(more) + len(fewer) == len(column.numbers)
         one, two = (
             f"{_named([called[each] for each in part], whole and len(part) > len(other))} ({self._number(column, part)})"
             for part, other in ((more, fewer), (fewer, more))
@@ -376,6 +389,18 @@ class Cards:
             yield ""
 
 
+def _own_words(kind: str, others: Sequence[str]) -> str:
+    """What is said of one way of measuring and not of all others.
+
+    Example:
+        >>> _own_words("50 inputs, 2 classes", ["50 inputs, 2 classes", "50 inputs, 10 classes"])
+        '2 classes'
+    """
+    words = kind.split(", ")
+    own = [part for part in words if not all(part in other.split(", ") for other in others)]
+    return ", ".join(own or words)
+
+
 def _parts(widths: Sequence[int], room: int) -> list[list[int]]:
     """Columns that stand beside one another, in order."""
     parts, used = list[list[int]](), 0
@@ -391,7 +416,7 @@ def _parts(widths: Sequence[int], room: int) -> list[list[int]]:
 def _named(names: Sequence[str], rest: bool) -> str:
     """Networks in a sentence; of many, only how many they are."""
     if rest and len(names) > 1:
-        return f"all {len(names)} others"
+        return f"all {len(names)} others" if len(names) > 2 else "both others"
     if len(names) > _NAMED:
         return f"{listed([*names[: _NAMED - 1], f'{len(names) - _NAMED + 1} more'])}"
     return listed(names)
