@@ -17,10 +17,10 @@ images, say what the network prefers.
 
 import matplotlib.pyplot as plt
 import numpy as np
+from biascope.measures.mean_gradient.reference import references
 from torch import nn
 
 import biascope
-from biascope.measures.mean_gradient.reference import references
 
 
 def cnn():
