@@ -232,26 +232,30 @@ def _of_gradient(found: MeanGradient) -> dict[str, Estimate]:
 
 def write(found: list[dict[str, Any]]) -> None:
     """Write the rows of the package: networks of which something is known, by kind, group and name."""
-    known = {row["name"]: row for row in found if row.get("quantities")}
     order = list(SHAPES)
+    known = {row["name"]: (row, numbers) for row in found if (numbers := _known(row.get("quantities", {})))}
     with atlas.FILE.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, atlas.columns(), restval="", lineterminator="\n")
         writer.writeheader()
-        for row in sorted(known.values(), key=lambda row: (order.index(row["kind"]), row["group"], row["name"])):
+        for row, numbers in sorted(
+            known.values(), key=lambda pair: (order.index(pair[0]["kind"]), pair[0]["group"], pair[0]["name"])
+        ):
             cells = {name: row[name] for name in atlas.COLUMNS} | {"name": row["name"].removeprefix("atlas:")}
-            numbers = row["quantities"]
-            if not _clear(
-                "rank_share", numbers.get("rank_share")
-            ):  # then shares of the same gradients are noise as well
-                numbers = {key: number for key, number in numbers.items() if key not in _OF_GRADIENTS}
             for key, number in numbers.items():
-                if key in atlas.QUANTITIES and _clear(key, number):
-                    cells |= {f"{key}_{part}".removesuffix("_value"): value for part, value in number.items()}
+                cells |= {f"{key}_{part}".removesuffix("_value"): value for part, value in number.items()}
             cells["versions"] = ", ".join(f"{name} {number}" for name, number in row["versions"].items())
             writer.writerow({**cells, "date": row["date"]})
     for row in found:
         if row["name"] not in known:
-            print(f"left out: {row['name']}: {row['failed']}")
+            print(f"left out: {row['name']}: {str(row['failed'])[:200]}")
+
+
+def _known(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """The quantities that are clear; what a favourite class gets by chance stands beside what it gets."""
+    found = {key: number for key, number in numbers.items() if key in atlas.QUANTITIES and _clear(key, number)}
+    if "rank_share" not in found:  # then shares of the same gradients are noise as well
+        found = {key: number for key, number in found.items() if key not in _OF_GRADIENTS}
+    return found if set(found) - {"favourite_by_chance"} else {}
 
 
 def _clear(key: str, number: Mapping[str, Any] | None) -> bool:
@@ -290,7 +294,9 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="Folder with a file for each network.")
     parser.add_argument("--part", default="0/1", help="Which part of the networks to measure, as in 0/2.")
     parser.add_argument("--only", help="Measure networks with this in their name.")
-    parser.add_argument("--again", action="store_true", help="Also measure mean gradients anew that were left open.")
+    parser.add_argument(
+        "--again", action="store_true", help="Measure only mean gradients that were left open, with more draws."
+    )
     parser.add_argument("--write", action="store_true", help="Write the rows of the package from the folder.")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -302,8 +308,8 @@ def main() -> None:
     for entry in [each for each in networks() if options.only is None or options.only in each.title][place::parts]:
         path = _file(options.folder, entry)
         begin = time.perf_counter()
-        if path.exists():
-            if options.again:
+        if path.exists() or options.again:
+            if options.again and path.exists():
                 again(entry, path)
             continue
         try:

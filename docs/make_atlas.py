@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,8 +50,16 @@ COMPARED = {
 }
 _LEAST = 6  # networks of a family that is compared
 _LEVEL = 0.05  # of all comparisons together
-_NAMED = ("lenet", "resnet18", "vit", "mlp", "logistic_regression", "timm:convnext_atto", "timm:test_vit", "vgg11")
-_NAMED += ("timm:MixerBlock 4×64, patches of 4", "timm:mobilenetv3_small_050", "timm:vit_tiny_patch16_224 patch_size=4")
+_NAMED = (
+    "lenet",
+    "vit",
+    "mlp",
+    "vgg11",
+    "logistic_regression",
+    "timm:resnet10t",
+    "timm:mobilenetv2_035",
+    "timm:mobilevit_xxs",
+)
 
 
 def page() -> str:
@@ -64,8 +73,8 @@ def page() -> str:
 
 Made by `python docs/make_atlas.py`; do not edit it by hand.
 
-The atlas has the cards of {len(rows)} networks at their initial weights: {counts}. A scan places a network among those that
-take the same kind of input:
+{_wrapped(f"The atlas has the cards of {len(rows)} networks at their initial weights: {counts}.")} A scan places
+a network among those that take the same kind of input, in a sentence such as
 
 ```text
 It is more complex than 75 to 85 % of 58 untrained image networks of the atlas.
@@ -73,11 +82,11 @@ It is more complex than 75 to 85 % of 58 untrained image networks of the atlas.
 
 ![Image networks of the atlas by two rows of their cards](images/atlas.png)
 
-*{_READING}*
+{_wrapped(f"*{_READING}*")}
 
 ## Do transformers, mixers and convolution nets differ?
 
-{chr(10).join(f"- {words}" for words in differences(rows)) or "The image networks of the atlas do not show it."}
+{_differ(rows)}
 
 {_means(rows)}
 Intervals are over networks, from a bootstrap. A difference is told where a permutation test finds it at the level of 5 % for all
@@ -86,13 +95,14 @@ about every network with attention.
 
 ## What a placement says
 
-- **The share** counts networks of the atlas with a smaller number. Its two ends are the shares at the ends of the 95 % interval of your
-  network's number. The numbers of the atlas have errors too, which are not part of it.
-- **Same kind of input.** A network is placed among networks for images, sequences, tokens or tables, at least {atlas.LEAST} of them, and never
-  beside itself. An interval that covers most of the population is not told.
-- **Same measurement.** Both are at initial weights, in evaluation mode, at inputs whose numbers have variance 1, with the first output.
-- **Other shapes.** Shares, complexity and the mean dimension over equally many places are compared where one input has at most eight times
-  as many numbers as the other. The sentence then names the shape of the atlas. Shift errors are per pixel and compared at the same size
+- **The share** counts networks of the atlas with a smaller number. Its two ends are the shares at the ends of the 95 % interval of
+  your network's number. The numbers of the atlas have errors too, which are not part of it.
+- **Same kind of input.** A network is placed among networks for images, sequences, tokens or tables. There must be at least
+  {atlas.LEAST} of them, and the network itself is not one. An interval that covers most of the population is not told.
+- **Same measurement.** Both are at initial weights and in evaluation mode, at inputs whose numbers have variance 1. The first output
+  is read.
+- **Other shapes.** Shares, complexity and the mean dimension over equally many places are compared where one input has at most eight
+  times as many numbers as the other. The sentence then names the shape of the atlas. Shift errors are compared at the same size
   alone, and so are lags. The share of a favourite class is compared where chance gives the same share.
 
 ## What it does not say
@@ -111,17 +121,30 @@ python docs/make_atlas.py                            # this page
 
 Numbers are estimated as a [scan](report.md) does, with fewer draws: 16 to 400 networks for the mean gradient, 8 to 24 for each other
 quantity. The file `atlas.csv` of the package has for each number its interval and draws, and for each network versions and date:
-{_made(rows)}. A number is left out where it would take too long, where it cannot be measured, and where the ends of its interval differ by a
-factor of more than 3 (of a share, by more than 30 points). The share on few frequencies is the energy on the 5 % of all frequencies that half of the
-draws chose, measured on the other half. It grows with the number of draws, so no network is placed by it.
+{_made(rows)}.
+
+A number is left out where it would take too long or cannot be measured. It is also left out where the ends of its interval differ by
+a factor of more than 3, or by more than 30 points for a share. So large networks have fewer numbers. The energy on 5 % of all
+frequencies is that of those which half of the draws chose, measured on the other half. It grows with the number of draws, so no
+network is placed by it.
 """
 
 
 _COUNTED = {"image": "for images", "sequence": "for sequences", "token": "for tokens", "table": "for tables"}
 _READING = (
-    "Each dot is an untrained image network. Right: its gradient lies more at low spatial frequencies. Up: its output bends more often "
-    "between two inputs. Crosses are 95 % intervals."
+    "Each dot is an untrained image network, with its 95 % intervals. Up: its output bends more often between two inputs. Left panel: "
+    "how much of its mean gradient lies below a quarter of the highest spatial frequency. Right panel: how much a shift changes its "
+    "output, in standard deviations. Dashed lines are a random linear function."
 )
+
+
+def _wrapped(words: str) -> str:
+    return textwrap.fill(words, 136, break_long_words=False, break_on_hyphens=False)
+
+
+def _differ(rows: Sequence[Peer]) -> str:
+    told = [f"- {words}" for words in differences(rows)]
+    return "\n".join(told) or "The image networks of the atlas do not show that they do."
 
 
 def _made(rows: Sequence[Peer]) -> str:
@@ -212,38 +235,55 @@ def _means(rows: Sequence[Peer]) -> str:
 
 
 def picture(rows: Sequence[Peer], dark: bool = False) -> Figure:
-    """Image networks by the share of energy at low frequencies and by complexity."""
-    shown = [row for row in rows if row.kind == "image" and {"low_frequencies", "complexity"} <= row.numbers.keys()]
+    """Image networks by complexity, beside the share of energy at low frequencies and the shift error."""
+    images = [row for row in rows if row.kind == "image" and "complexity" in row.numbers]
     figure, palette = draw.blank(4.6, _READING), draw.PALETTE[dark]
-    axes = draw.panel(figure, dark)
-    families = [family for family in FAMILIES if any(row.group == family for row in shown)]
-    for family, colour in zip(families, draw.line_colours(len(families), dark), strict=True):
-        own = [row for row in shown if row.group == family]
-        x, y = ([row.numbers[key] for row in own] for key in ("low_frequencies", "complexity"))
-        at = [100 * each.value for each in x], [each.value for each in y]
-        reach = [
-            np.array([[scale * (each.value - each.low), scale * (each.high - each.value)] for each in numbers]).T.clip(
-                0
-            )
-            for scale, numbers in ((100, x), (1, y))
-        ]
-        axes.errorbar(*at, xerr=reach[0], yerr=reach[1], fmt="none", ecolor=colour, alpha=0.25, linewidth=0.8)
-        axes.plot(*at, "o", markersize=5, color=colour, label=f"{FAMILIES[family]} ({len(own)})")
-    for row in shown:
-        if row.name in _NAMED:
-            at = 100 * row.numbers["low_frequencies"].value, row.numbers["complexity"].value
-            axes.annotate(_title(row.name), at, (4, 4), textcoords="offset points", fontsize=8, color=palette.ink)
-    axes.axhline(_LINEAR, linestyle="--", linewidth=1, color=palette.muted, zorder=0)
-    axes.axvline(100 * _EVEN, linestyle="--", linewidth=1, color=palette.muted, zorder=0)
-    axes.set(
-        xlabel="energy of the mean gradient below a quarter of the highest frequency, %", ylabel="complexity, cycles"
-    )
-    draw.legend_below(figure, axes, dark)
+    figure.set_size_inches(9.2, 4.6)
+    grid = figure.add_gridspec(1, 2)
+    families = [family for family in FAMILIES if any(row.group == family for row in images)]
+    colours = dict(zip(families, draw.line_colours(len(families), dark), strict=True))
+    left = None
+    for column, (key, words, factor, even) in enumerate(_ACROSS):
+        axes = draw.panel(figure, dark, grid[0, column], sharey=left)
+        left = left or axes
+        shown = [row for row in images if key in row.numbers]
+        for family, colour in colours.items():
+            own = [row for row in shown if row.group == family]
+            x, y = ([row.numbers[name] for row in own] for name in (key, "complexity"))
+            at = [factor * each.value for each in x], [each.value for each in y]
+            reach = _reach(x, factor), _reach(y, 1)
+            axes.errorbar(*at, *reach[::-1], fmt="none", ecolor=colour, alpha=0.25, linewidth=0.8)
+            count = sum(row.group == family for row in images)
+            axes.plot(*at, "o", markersize=5, color=colour, label=f"{FAMILIES[family]} ({count})")
+        for row in shown:
+            if row.name in _NAMED:
+                at = factor * row.numbers[key].value, row.numbers["complexity"].value
+                style = {"textcoords": "offset points", "fontsize": 8, "color": palette.ink}
+                axes.annotate(_title(row.name), at, (4, 4), **style)
+        axes.axhline(_LINEAR, linestyle="--", linewidth=1, color=palette.muted, zorder=0)
+        axes.axvline(even, linestyle="--", linewidth=1, color=palette.muted, zorder=0)
+        axes.set(xscale="log", xlabel=words, ylabel="" if column else "complexity, cycles")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.xaxis.set_minor_formatter("")
+    style = {"frameon": False, "fontsize": 9, "labelcolor": palette.ink, "ncols": len(families)}
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower left", **style)
     return figure
+
+
+def _reach(numbers: Sequence[Estimate], factor: float) -> np.ndarray:
+    ends = [(each.value - each.low, each.high - each.value) for each in numbers]
+    return factor * np.array(ends).reshape(-1, 2).T
 
 
 _LINEAR = 0.5182923831522024  # complexity of a linear function
 _EVEN = 45 / 1024  # of the frequencies of 32 × 32 pixels lie below a quarter of the highest
+
+
+_INPUTS = 0.853  # change of smooth inputs of 32 × 32 pixels under a shift by one, which a random linear function has
+_ACROSS = (
+    ("low_frequencies", "energy at low frequencies, %", 100, 100 * _EVEN),
+    ("shift_error", "change under a shift by one pixel", 1, _INPUTS),
+)
 
 
 def _title(name: str) -> str:

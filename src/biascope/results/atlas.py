@@ -149,7 +149,10 @@ def rows() -> tuple[Peer, ...]:
 def _row(cells: Mapping[str, str]) -> Peer:
     known = [key for key in QUANTITIES if cells[key]]
     return Peer(
-        *(cells[name] for name in COLUMNS[:4]),
+        name=cells["name"],
+        library=cells["library"],
+        kind=cells["kind"],
+        group=cells["group"],
         shape=tuple(map(int, cells["input"].split("×"))),
         parameters=int(cells["parameters"]),
         numbers={key: _estimate([cells[f"{key}{part}"] for part in _PARTS[:3]]) for key in known},
