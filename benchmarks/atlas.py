@@ -67,7 +67,7 @@ _DRAWN = (
     (16, 4),
     (16, 2),
 )
-_WIDE_SHARE, _WIDE_RATIO = 0.3, 3.0  # of the ends of an interval: a number that is less clear is left out
+_WIDE_SHARE, _WIDE_RATIO = 0.3, 4.0  # of the ends of an interval: a number that is less clear is left out
 _OF_GRADIENTS = ("rank_share", "low_frequencies", "few_frequencies")
 _FREQUENCIES = 0.05  # of all single frequencies: those on which most energy lies
 

@@ -77,7 +77,7 @@ Made by `python docs/make_atlas.py`; do not edit it by hand.
 a network among those that take the same kind of input, in a sentence such as
 
 ```text
-It is more complex than 75 to 85 % of 58 untrained image networks of the atlas.
+lenet is more complex than 65 to 75 % of 60 untrained image networks of the atlas.
 ```
 
 ![Image networks of the atlas by two rows of their cards](images/atlas.png)
@@ -124,7 +124,7 @@ quantity. The file `atlas.csv` of the package has for each number its interval a
 {_made(rows)}.
 
 A number is left out where it would take too long or cannot be measured. It is also left out where the ends of its interval differ by
-a factor of more than 3, or by more than 30 points for a share. So large networks have fewer numbers. The energy on 5 % of all
+a factor of more than 4, or by more than 30 points for a share. So large networks have fewer numbers. The energy on 5 % of all
 frequencies is that of those which half of the draws chose, measured on the other half. It grows with the number of draws, so no
 network is placed by it.
 """

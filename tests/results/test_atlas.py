@@ -63,13 +63,13 @@ def among(value: float, low: float, high: float, axes: InputAxes = IMAGE, key: s
 @pytest.mark.parametrize(
     ("ends", "words"),
     [
-        ((15.5, 14.5, 16.5), "It is more complex than 75 to 85 % of 20"),
-        ((15.5, 15.2, 15.8), "It is more complex than 80 % of 20"),
-        ((4.5, 3.5, 5.5), "It is less complex than 70 to 80 % of 20"),
-        ((99.0, 50.0, 120.0), "It is more complex than all 20"),
-        ((-9.0, -9.5, -8.0), "It is less complex than all 20"),
-        ((19.5, 16.5, 20.5), "It is more complex than 85 to 100 % of 20"),
-        ((10.0, 10.0, 10.0), "It is more complex than 50 to 55 % of 20"),  # itself a tie: half of it counts
+        ((15.5, 14.5, 16.5), "mine is more complex than 75 to 85 % of 20"),
+        ((15.5, 15.2, 15.8), "mine is more complex than 80 % of 20"),
+        ((4.5, 3.5, 5.5), "mine is less complex than 70 to 80 % of 20"),
+        ((99.0, 50.0, 120.0), "mine is more complex than all 20"),
+        ((-9.0, -9.5, -8.0), "mine is less complex than all 20"),
+        ((19.5, 16.5, 20.5), "mine is more complex than 85 to 100 % of 20"),
+        ((10.0, 10.0, 10.0), "mine is more complex than 50 to 55 % of 20"),  # itself a tie: half of it counts
     ],
 )
 def test_a_number_is_placed_by_counting_with_the_ends_of_its_interval(
@@ -146,7 +146,7 @@ def test_a_result_is_placed_only_where_it_was_measured_as_those_of_the_atlas(mon
     probe = Probe.gaussian((3, 8, 8), num=2, fresh=True)
     result = complexity(family, probe, draws=24, scales=(1.0,), run=run)
     (words,) = result.standing()
-    assert re.fullmatch(r"It is less complex than 95 % of 20 untrained image networks of the atlas\.", words)
+    assert re.fullmatch(r"mine is less complex than 95 % of 20 untrained image networks of the atlas\.", words)
     section = sections_of([result], [result.story()], None)[0]
     assert section.sentences[0].text.endswith(words)
 

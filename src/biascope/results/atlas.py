@@ -35,7 +35,7 @@ class Quantity:
 
     Attributes:
         title: What it is, as the head of a column.
-        more: What is said of a network with a larger number than others.
+        more: What is said of a network, ``{name}``, with a larger number than others.
         less: The same of a smaller one.
         across: Whether it may be compared across shapes of one kind of input.
         share: Whether it lies between 0 and 1 and is told in percent.
@@ -53,44 +53,47 @@ class Quantity:
         return bool(self.more)
 
 
-_DIMENSION = ("Its mean dimension is larger than that of", "Its mean dimension is smaller than that of")
+_DIMENSION = (
+    "The mean dimension of {name} is larger than that of",
+    "The mean dimension of {name} is smaller than that of",
+)
 
 QUANTITIES: Mapping[str, Quantity] = {
     "rank_share": Quantity(
         "directions of the mean gradient, share",
-        "It spreads over a larger share of directions than",
-        "It spreads over a smaller share of directions than",
+        "{name} spreads over a larger share of directions than",
+        "{name} spreads over a smaller share of directions than",
         across=True,
         share=True,
     ),
     "low_frequencies": Quantity(
         "energy at low frequencies",
-        "It prefers smooth patterns more than",
-        "It prefers smooth patterns less than",
+        "{name} prefers smooth patterns more than",
+        "{name} prefers smooth patterns less than",
         across=True,
         share=True,
     ),
     # Draws choose these frequencies, so that few draws give a smaller share: it is told, and places no network.
     "few_frequencies": Quantity("energy on 5 % of all frequencies", share=True),
-    "complexity": Quantity("complexity", "It is more complex than", "It is less complex than", across=True),
+    "complexity": Quantity("complexity", "{name} is more complex than", "{name} is less complex than", across=True),
     "mean_dimension_of_16": Quantity("mean dimension of 16 places", *_DIMENSION, across=True),
     "mean_dimension_of_64": Quantity("mean dimension of 64 places", *_DIMENSION, across=True),
     "mean_dimension_of_24": Quantity("mean dimension of 24 steps", *_DIMENSION),
     "mean_dimension_of_14": Quantity("mean dimension of 14 features", *_DIMENSION),
-    "shift_error": Quantity("shift error", "It reacts to shifts more than", "It reacts to shifts less than"),
+    "shift_error": Quantity("shift error", "{name} reacts to shifts more than", "{name} reacts to shifts less than"),
     "favourite_share": Quantity(
         "share of the favourite class",
-        "It favours one class more than",
-        "It favours one class less than",
+        "{name} favours one class more than",
+        "{name} favours one class less than",
         across=True,
         share=True,
     ),
     "favourite_by_chance": Quantity("the same by chance", share=True),
-    "mean_lag": Quantity("mean lag", "It looks further back than", "It looks less far back than"),
+    "mean_lag": Quantity("mean lag", "{name} looks further back than", "{name} looks less far back than"),
     "mean_frequency": Quantity(
         "mean frequency along time",
-        "It responds to faster changes than",
-        "It responds to slower changes than",
+        "{name} responds to faster changes than",
+        "{name} responds to slower changes than",
         across=True,
         share=True,
     ),
@@ -299,7 +302,8 @@ def sentence(placement: Placement, name: str, among: Sequence[Peer] | None = Non
     shapes = " or ".join("×".join(map(str, shape)) for shape in found.shapes)
     many = len(found.shapes) > 1 and kind_of(placement.axes) == "token"
     where = " (other widths)" if many else f" (theirs measured on {shapes} inputs)" if shapes else ""
-    return f"{quantity.more if more else quantity.less} {_told(low, high)} {among_which}{where}."
+    words = (quantity.more if more else quantity.less).format(name=name)
+    return f"{words} {_told(low, high)} {among_which}{where}."
 
 
 def _told(low: float, high: float) -> str:
