@@ -427,22 +427,7 @@ def draw(document: dict[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=130, facecolor="white")
 
 
-REFERENCE = Path(__file__).parents[1] / "src/biascope/measures/mean_gradient/reference.json"
 TITLES = {**PAPER_TITLES, "vit": "ViT"}
-
-
-def write_reference(rows: list[dict[str, Any]]) -> None:
-    """The papers' networks as reports compare with them: of each the row with the most draws, of equals the first seed."""
-    best: dict[tuple[str, tuple[int, ...]], dict[str, Any]] = {}
-    for row in sorted(rows, key=lambda row: (-row["draws"], row["seed"])):
-        if row["network"] in TITLES:
-            best.setdefault((row["network"], tuple(row["shape"])), row)
-    kept = ("shape", "draws", "inputs", "rank", "low", "high")
-    lines = [
-        json.dumps({"network": name, "title": TITLES[name], **{key: row[key] for key in kept}})
-        for (name, _), row in sorted(best.items())
-    ]
-    REFERENCE.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
 
 
 def print_stability(rows: list[dict[str, Any]]) -> None:
@@ -480,18 +465,14 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=2000, help="leave out numbers of draws beyond this")
     parser.add_argument("--seeds", type=int, default=3, help="seeds of each number of draws")
     parser.add_argument("--quick", action="store_true", help="few directions, networks and steps")
-    parser.add_argument(
-        "--reference", type=Path, metavar="ROWS", help="print rows of --stability, make them the reports' reference"
-    )
+    parser.add_argument("--stability-table", type=Path, metavar="ROWS", help="print rows of --stability, and stop")
     parser.add_argument("--draw", nargs=2, type=Path, metavar=("JSON", "PNG"), help="draw a past run, and stop")
     options = parser.parse_args()
     if options.draw:
         draw(json.loads(options.draw[0].read_text()), options.draw[1])
         return
-    if options.reference:
-        rows = json.loads(options.reference.read_text())
-        print_stability(rows)
-        write_reference(rows)
+    if options.stability_table:
+        print_stability(json.loads(options.stability_table.read_text()))
         return
     if options.table:
         print_table(json.loads(options.table.read_text()), options.every)

@@ -13,8 +13,7 @@ from biascope.derivatives import moments
 from biascope.families.family import Family
 from biascope.measures.average_geometry import average_geometry
 from biascope.measures.covariance import resolved_directions
-from biascope.measures.mean_gradient import MeanGradient, mean_gradient, reference
-from biascope.measures.mean_gradient.reference import Reference, placed
+from biascope.measures.mean_gradient import MeanGradient, mean_gradient
 from biascope.measures.scan import scan
 from biascope.results.estimate import Estimate
 from biascope.results.registry import load
@@ -194,68 +193,6 @@ def test_two_equal_estimates_resolve_all_that_they_hold() -> None:
     assert resolved_directions(axes[:5], axes[5:10]) == 0
 
 
-def ranked(name: str, low: float, high: float, shape: tuple[int, ...] = (1, 32, 32)) -> Reference:
-    return Reference(name, name, shape, Estimate((low + high) / 2, (high - low) / 3.92, low, high))
-
-
-@pytest.fixture
-def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = (
-        ranked("wide", 300, 320),
-        ranked("narrow", 10, 12),
-        ranked("middle", 90, 110),
-        ranked("colour", 600, 700, (3, 32, 32)),
-    )
-    monkeypatch.setattr(reference, "references", lambda: rows)
-
-
-@pytest.mark.usefixtures("known")
-@pytest.mark.parametrize(
-    ("low", "high", "sentence"),
-    [
-        (105, 130, "That is about as many directions as middle, more than narrow and fewer than wide."),
-        (20, 30, "That is more directions than narrow and fewer than middle."),
-        (1, 2, "That is fewer directions than any network of the papers."),
-        (500, 600, "That is more directions than any network of the papers."),
-        (11, 400, "That is about as many directions as narrow, middle and wide."),
-        (5, 11, "That is about as many directions as narrow and fewer than middle."),
-    ],
-)
-def test_a_network_is_placed_among_those_of_the_papers(low: float, high: float, sentence: str) -> None:
-    assert placed(ranked("", low, high).rank, (1, 32, 32)) == sentence
-
-
-@pytest.mark.usefixtures("known")
-def test_a_network_is_not_placed_beside_itself() -> None:
-    assert placed(ranked("", 95, 105).rank, (1, 32, 32), "middle") == (
-        "That is more directions than narrow and fewer than wide."
-    )
-
-
-@pytest.mark.usefixtures("known")
-def test_at_another_shape_shares_are_placed_with_a_caveat() -> None:
-    quarter = placed(ranked("", 24, 26).rank, (1, 16, 16))  # 100 of 1024
-    assert quarter == (
-        "That is about as many directions as middle, more than narrow and fewer than wide, as a share of all directions "
-        "(theirs measured on 1×32×32 inputs)."
-    )
-    assert "fewer directions than any network of the papers, as a share" in placed(ranked("", 1, 2).rank, (3, 64, 64))
-    assert "theirs measured on 3×32×32 inputs" in placed(ranked("", 1, 2).rank, (3, 64, 64))
-    assert "theirs measured on 1×32×32 inputs" in placed(ranked("", 1, 2).rank, (100,))
-    assert "theirs" not in placed(ranked("", 1, 2).rank, (3, 32, 32))
-
-
-def test_every_committed_reference_is_a_measured_rank_of_a_known_shape() -> None:
-    found = reference.references()
-    assert found
-    for each in found:
-        assert 1 <= each.rank.low <= each.rank.value <= each.rank.high
-        assert each.share < 1.05
-    pairs = [(each.name, each.shape) for each in found]
-    assert len(set(pairs)) == len(pairs)
-
-
-@pytest.mark.usefixtures("known")
 def test_the_sentence_says_how_many_with_an_interval_and_where_that_stands() -> None:
     result = mean_gradient(Family.initialised(small_cnn, name="small CNN"), fresh(1, 8, 8, num=8), draws=200, run=CPU)
     result = dataclasses.replace(result, effective_rank=Estimate(6.3, 0.2, 5.9, 6.7))
@@ -264,7 +201,6 @@ def test_the_sentence_says_how_many_with_an_interval_and_where_that_stands() -> 
         "Before training, the mean gradient of small CNN spreads over about 6.3 of 64 directions (95 % CI 5.9 to 6.7). "
     )
     assert words.startswith(start)
-    assert placed(result.effective_rank, (1, 8, 8)) in words
     assert "needs more draws" in dataclasses.replace(result, effective_rank=Estimate(9.0, 9.0, 0.0, 27.0)).sentence()
 
 

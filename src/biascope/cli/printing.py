@@ -45,12 +45,13 @@ def print_results(results: Sequence[Result], report: Path | None, as_json: bool,
         if result.why_detail(results):
             continue
         if result.row_of_card and len(results) > 1:
-            typer.echo(f"\n{title_of(result)}: {result.story().sentences[0].text}")
+            typer.echo(" ".join([f"\n{title_of(result)}: {result.story().sentences[0].text}", *result.standing()[:1]]))
             print_warnings(result, without=told)
             told.update(result.warnings)
             continue
         told.update(result.warnings)
-        typer.echo(f"\n{lead} {result.sentence()}" if (lead := result.story().lead) else f"\n{result.sentence()}")
+        words = " ".join(filter(None, [result.story().lead, result.sentence(), *result.standing()]))
+        typer.echo(f"\n{words}")
         for number in result.headline().values():
             typer.echo(f"  {number.label}: {number!r}")
         if prepared := result.provenance.get("data", {}).get("preparation"):

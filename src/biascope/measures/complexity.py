@@ -21,6 +21,7 @@ from biascope.families.network import Network
 from biascope.families.weights import layer_of
 from biascope.kernels.selftest import derivative_checks
 from biascope.results import draw
+from biascope.results.atlas import Placement
 from biascope.results.axes import InputAxes
 from biascope.results.draw import PALETTE, captioned
 from biascope.results.estimate import Estimate, Number, jackknife
@@ -103,6 +104,10 @@ class Complexity(Result):
         (full, left_out), (one, one_left_out) = self._ratios(place), self._ratios(self._own)
         found = _told(full / one, left_out / one_left_out)
         return found if self.resolved[place] else found.open_above()
+
+    @override
+    def placements(self) -> list[Placement]:
+        return [Placement("complexity", self.complexity, self.input_axes)] if self.resolved[self._own] else []
 
     @property
     def _own(self) -> int:

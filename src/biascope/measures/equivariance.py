@@ -17,6 +17,7 @@ from typing_extensions import override
 from biascope.derivatives.draw_statistics import Drawn, draw_statistics
 from biascope.families.family import Family
 from biascope.kernels.selftest import derivative_checks
+from biascope.results.atlas import Placement
 from biascope.results.axes import InputAxes
 from biascope.results.draw import captioned
 from biascope.results.estimate import Estimate, Number, jackknife
@@ -147,6 +148,11 @@ class Equivariance(Result):
         if self.input_change.value > WHITE * self.white_change:
             return f"white noise that changes by {change} of its own"
         return f"smooth inputs that change by {change} of their own"
+
+    @override
+    def placements(self) -> list[Placement]:
+        error = self.error(self.kinds[0].names)
+        return [Placement("shift_error", error, self.input_axes)] if self.invariance else []
 
     @override
     def sentence(self) -> str:

@@ -18,6 +18,7 @@ from typing_extensions import override
 from biascope.derivatives.draw_statistics import Drawn, draw_statistics
 from biascope.families.family import Family
 from biascope.families.inputs import taken
+from biascope.results.atlas import Placement
 from biascope.results.axes import InputAxes
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, jackknife, over, proportion
@@ -165,6 +166,11 @@ class Guessing(Result):
     def _draws(self, count: int) -> str:
         one, many = ("set of inputs", "sets of inputs") if self.at_given_weights else ("draw", "draws")
         return one if count == 1 else many
+
+    @override
+    def placements(self) -> list[Placement]:
+        chance = self.share_without_bias.value
+        return [Placement("favourite_share", self.favourite_share, self.input_axes, chance)]
 
     @override
     def sentence(self) -> str:

@@ -20,6 +20,7 @@ from biascope.families.family import Family
 from biascope.families.readout import read_out
 from biascope.kernels.selftest import derivative_checks
 from biascope.measures.covariance.shares import PlaceShares, Shares, shares_of
+from biascope.results.atlas import Placement
 from biascope.results.axes import Axis, InputAxes
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, agree, jackknife
@@ -159,6 +160,15 @@ class Memory(Result):
             label = "mean frequency of the response, of the highest"
             numbers["mean_frequency"] = self.mean_frequency.named(label, SHARE)
         return numbers
+
+    @override
+    def placements(self) -> list[Placement]:
+        if self.read != len(self.by_step.labels) - 1:  # lags of the atlas are counted from the last step
+            return []
+        found = [Placement("mean_lag", self.mean_lag, self.input_axes)]
+        if self.by_frequency is not None:
+            found.append(Placement("mean_frequency", self.mean_frequency, self.input_axes))
+        return found
 
     @override
     def sentence(self) -> str:

@@ -22,6 +22,7 @@ from biascope.derivatives.separateness import coarsest_rounding
 from biascope.families.family import Family
 from biascope.measures.covariance import axes_of
 from biascope.measures.covariance.shares import PlaceShares
+from biascope.results.atlas import Placement
 from biascope.results.axes import Axis, InputAxes
 from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number, jackknife
@@ -207,6 +208,11 @@ class Sensitivity(Result):
                 f"{self.places.axis.noun(2)} that are replaced, one at a time"
             ),
         }
+
+    @override
+    def placements(self) -> list[Placement]:
+        known = self.independent and not self.fixed and not self.unclear()
+        return [Placement(f"mean_dimension_of_{self.free}", self.mean_dimension, self.input_axes)] if known else []
 
     @override
     def sentence(self) -> str:

@@ -223,6 +223,7 @@ class Measurement(Generic[P, R]):
             record["families"] = [_identity(each) for each in families]
         if probe is not None:
             record["probe"] = probe.description
+            record["input_shape"] = list(probe.input_shape)
         if basis is not None:
             record["basis"] = {"name": basis.name, "directions": len(basis), "shape": list(basis.shape)}
         if data is not None:

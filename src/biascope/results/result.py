@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from biascope.results import store
+from biascope.results import atlas, store
+from biascope.results.atlas import Placement
+from biascope.results.axes import Axis, InputAxes
 from biascope.results.estimate import Estimate, Number
 from biascope.results.story import Story
 from biascope.runs.command_line import command_line
@@ -36,6 +38,8 @@ THUMBNAIL_PIXELS = 420  # across
 THUMBNAIL_BYTES = 100_000  # a notebook keeps every output that it shows
 
 KEY = re.compile(r"[a-z0-9]+(_[a-z0-9]+)*(:.+)?")
+#: Inputs at which the networks of the atlas were measured, but for their shape and number.
+_AS_IN_ATLAS = re.compile(r"\d+ fresh (N\(0, 1²\)|smooth random) inputs of shape [\d×]+ per network")
 
 
 def software() -> dict[str, str]:
@@ -175,6 +179,30 @@ class Result(ABC):
     def planes(self) -> dict[str, Plane]:
         """Planes of frequencies by name, all of one shape, shown interactively in a report; most results have none."""
         return {}
+
+    def placements(self) -> Sequence[Placement]:
+        """Its numbers that place a network among those of the atlas; most results have none."""
+        return ()
+
+    def standing(self) -> list[str]:
+        """Where its network stands among those of the atlas, a sentence for each number; none where that says nothing.
+
+        Those of the atlas were measured at initial weights, at inputs whose numbers have variance 1.
+        """
+        family, settings = (self.provenance.get(name, {}) for name in ("family", "settings"))
+        alike = (
+            family.get("law") == "initialised"
+            and family.get("batchnorm", "eval") == "eval"
+            and settings.get("readout", "first") == "first"
+            and _AS_IN_ATLAS.fullmatch(str(self.provenance.get("probe", "")))
+        )
+        return list(atlas.sentences(self.placements(), self.subject)) if alike else []
+
+    @property
+    def input_axes(self) -> InputAxes:
+        """What the axes of an input are."""
+        told = self.provenance.get("family", {}).get("axes", [])
+        return InputAxes.of([Axis.from_dict(each) for each in told], tuple(self.provenance.get("input_shape", ())))
 
     @property
     def subject(self) -> str:

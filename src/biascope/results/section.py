@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -92,8 +93,14 @@ class Section:
 
     @property
     def sentences(self) -> Sequence[Sentence]:
-        """What a summary may say of it."""
-        return self.story.sentences or [Sentence(self.result.sentence())]
+        """What a summary may say of it; its first sentence is followed by where the network stands in the atlas."""
+        first, *others = self.story.sentences or [Sentence(self.result.sentence())]
+        return [Sentence(" ".join([first.text, *self.standing[:1]]), first.shown_by), *others]
+
+    @functools.cached_property
+    def standing(self) -> list[str]:
+        """Where the network stands among those of the atlas."""
+        return self.result.standing()
 
     @property
     def intervals(self) -> bool:

@@ -23,6 +23,8 @@ _MOST = 0.9  # of the energy: a set of places that holds it is worth a sentence,
 _FEWEST_GROUPS = 8  # of draws: one half of them chooses places, the other measures their share
 _NAMED = 4  # places that a sentence lists
 _MORE, _CLEAR = 1.25, 0.05  # what stands out has so many times the even share, and so much more
+#: Of the bands of an image, those below a quarter of the highest frequency along an axis.
+LOW_BANDS = (0, 1)
 _FEW, _SEVERAL = 0.25, 2.0  # of all frequencies, which hold so many times the even share
 
 

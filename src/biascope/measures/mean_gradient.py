@@ -15,7 +15,8 @@ from biascope.families.family import Family
 from biascope.kernels.selftest import derivative_checks
 from biascope.measures.covariance import CovarianceResult, axes_of, covariance_fields, doubts_of_tail
 from biascope.measures.covariance.compare import in_full
-from biascope.measures.mean_gradient.reference import placed
+from biascope.measures.covariance.shares import LOW_BANDS, ImageShares
+from biascope.results.atlas import Placement
 from biascope.results.estimate import Number
 from biascope.results.registry import measurement
 from biascope.results.story import Sentence, Story
@@ -49,7 +50,6 @@ class MeanGradient(CovarianceResult):
     def sentence(self) -> str:
         words = [self._spread(), *(text for text, _ in self.located())]
         if self._preferring():
-            words += filter(None, [self._placed()])
             if self.resolved == 0:
                 words.append(f"{self.draws} draws do not resolve which directions these are: use more.")
             else:
@@ -113,14 +113,17 @@ class MeanGradient(CovarianceResult):
 
     def _sentences(self) -> list[Sentence]:
         found = [Sentence(self._spread(), "spectrum"), *self.located()]
-        if self._preferring():
-            where = Sentence(self._placed())
-            found += [where] if where.text else []
         return [*found, *self.resolved_sentence()]
 
-    def _placed(self) -> str:
-        """Where it stands among the papers' networks, which take images; empty for other inputs."""
-        return placed(self.effective_rank, self.input_shape, self.subject) if self.input_axes.image else ""
+    @override
+    def placements(self) -> list[Placement]:
+        if not self._preferring():
+            return []
+        found = [Placement("rank_share", self.effective_rank.map_linear(1 / self.size), self.input_axes)]
+        for shares in self.shares():
+            if isinstance(shares, ImageShares) and shares.name == "spatial frequency":
+                found.insert(0, Placement("low_frequencies", shares.share(LOW_BANDS), self.input_axes))
+        return found
 
     @override
     def plots(self, dark: bool = False) -> dict[str, Figure]:
