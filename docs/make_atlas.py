@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -143,8 +143,19 @@ def _wrapped(words: str) -> str:
 
 
 def _differ(rows: Sequence[Peer]) -> str:
-    told = [f"- {words}" for words in differences(rows)]
-    return "\n".join(told) or "The image networks of the atlas do not show that they do."
+    if told := differences(rows):
+        return "\n".join(f"- {words}" for words in told)
+    if not (found := comparisons(rows)):
+        return "The atlas has too few image networks of two families."
+    chance, together, words = found[0]
+    return _wrapped(
+        f"Not so that {len(found)} comparisons of {listed([FAMILIES[family] for family in _families(rows)])} would show it. Nearest to "
+        f"it, with p = {chance:.2g} alone and p = {together:.2g} over all comparisons, is: {words}"
+    )
+
+
+def _families(rows: Sequence[Peer]) -> list[str]:
+    return [family for family in FAMILIES if len(_values(rows, "complexity", family)) >= _LEAST]
 
 
 def _made(rows: Sequence[Peer]) -> str:
@@ -177,22 +188,28 @@ def _cell(number: Estimate | None, *, share: bool) -> str:
     return f"{value} ({low} to {high})"
 
 
-def differences(rows: Sequence[Peer]) -> Iterator[str]:
-    """Where two families of image networks differ, in sentences."""
+def comparisons(rows: Sequence[Peer]) -> list[tuple[float, float, str]]:
+    """Each two families of image networks by each quantity: chance, the same over all comparisons (Holm), and a sentence."""
     found = []
     for key, (one, other) in itertools.product(COMPARED, itertools.combinations(FAMILIES, 2)):
         values = [_values(rows, key, family) for family in (one, other)]
-        if min(map(len, values)) >= _LEAST:
-            found.append((_chance(*values), key, one, other, values))
-    found.sort(key=lambda each: each[0])
-    for place, (chance, key, one, other, values) in enumerate(found):
-        if chance * (len(found) - place) > _LEVEL:
-            return
-        if values[0].mean() < values[1].mean():
-            one, other, values = other, one, values[::-1]
-        told = [_told(bootstrapped(np.mean, each), share=QUANTITIES[key].share) for each in values]
+        if min(map(len, values)) < _LEAST:
+            continue
+        (less, lower), (more, higher) = sorted(zip((one, other), values, strict=True), key=lambda pair: pair[1].mean())
+        told = [_told(bootstrapped(np.mean, each), share=QUANTITIES[key].share) for each in (higher, lower)]
         words, unit = COMPARED[key]
-        yield f"**{FAMILIES[one].capitalize()} {words}** than {FAMILIES[other]}: {told[0]} against {told[1]} {unit} on average."
+        start = f"{FAMILIES[more][:1].upper()}{FAMILIES[more][1:]} {words} than {FAMILIES[less]}"
+        found.append((_chance(*values), f"**{start}**: {told[0]} against {told[1]} {unit} on average."))
+    found.sort()
+    together = itertools.accumulate((chance * (len(found) - place) for place, (chance, _) in enumerate(found)), max)
+    return [
+        (chance, min(1.0, all_of_them), words) for (chance, words), all_of_them in zip(found, together, strict=True)
+    ]
+
+
+def differences(rows: Sequence[Peer]) -> list[str]:
+    """Where two families of image networks differ, in sentences."""
+    return [words for _, together, words in comparisons(rows) if together <= _LEVEL]
 
 
 def _values(rows: Sequence[Peer], key: str, family: str) -> np.ndarray:
@@ -217,7 +234,7 @@ def _told(number: Estimate, *, share: bool) -> str:
 
 def _means(rows: Sequence[Peer]) -> str:
     """Means of families with their intervals, in a table."""
-    known = [family for family in FAMILIES if len(_values(rows, "complexity", family)) >= _LEAST]
+    known = _families(rows)
     head = [
         "mean over networks",
         *(f"{FAMILIES[family]} ({len(_values(rows, 'complexity', family))})" for family in known),

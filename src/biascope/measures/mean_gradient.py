@@ -94,7 +94,8 @@ class MeanGradient(CovarianceResult):
             f"A small number of directions means a strong preference, and {self.counted()} of {self.size} are "
             f"{percent(self.effective_rank.value / self.size)}. Before it sees data, the network changes its output mostly along these "
             "patterns. Where labels depend on them alone, it tends to learn quickly. Where labels depend on other "
-            f"patterns, it learns slowly: of 80 small networks, those with fewer directions learned images later (docs/answers.md). {about} The directions beyond the resolved ones are noise."
+            "patterns, it learns slowly: of 80 small networks, those with fewer directions learned images later (docs/answers.md). "
+            f"{about} The directions beyond the resolved ones are noise."
         )
 
     @override
