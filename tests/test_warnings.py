@@ -216,7 +216,12 @@ def test_a_scan_says_it_in_output_json_and_report(tmp_path: Path, monkeypatch: p
     said = CliRunner().invoke(app, words)
     assert said.exit_code == 0
     assert said.stdout.count("Warning: The input gradients of net differ by 50 %") == cut  # of both, told once
-    leaning, average = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)["results"]
+    leaning, average, *rows = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)["results"]
+    assert [row["measurement"] for row in rows] == [
+        "complexity",
+        "sensitivity",
+        "guessing",
+    ]  # 4 × 4 pixels are too few to shift
     assert (len(leaning["warnings"]), len(average["warnings"])) == (cut, cut)
     again = CliRunner().invoke(app, ["report", "run", "--out", "again.html"])
     assert again.exit_code == 0

@@ -12,7 +12,7 @@ One measurement by itself is a function of its name, such as :func:`biascope.mea
     >>> family = biascope.Family.initialised(biascope.network("logistic_regression"), name="logistic regression")
     >>> result = biascope.anisotropy_directions(family, biascope.Probe.gaussian((1, 32, 32)), draws=64)
     >>> print(result.sentence())
-    The gradient of logistic regression spreads evenly over all 1024 directions: no direction is preferred.
+    The gradient of logistic regression spreads evenly over all 1,024 directions: no direction is preferred.
 
 ``dir(biascope)`` lists the public names. The code lies in thirteen folders, from who is measured to how it is shown; a folder imports
 only from those above it::

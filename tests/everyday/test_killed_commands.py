@@ -72,8 +72,13 @@ MEASURED_ABOVE = {
     "anisotropy_directions",
     "average_geometry",
     "channel_patterns",
+    "complexity",
+    "equivariance",
+    "guessing",
     "mean_gradient",
+    "memory",
     "sample_score",
+    "sensitivity",
     "tangent_kernel",
 }
 

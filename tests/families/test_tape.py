@@ -681,7 +681,7 @@ def test_a_block_fits_the_budget_and_holds_a_member_at_least():
     gpu = torch.device("cuda")
     assert block_size(1, ON_CPU) == 1024
     assert block_size(0, ON_CPU) == 1024
-    assert block_size(2**20, ON_CPU) == 64
+    assert block_size(2**20, ON_CPU) == 32
     assert block_size(2**40, ON_CPU) == 1
     assert block_size(1, gpu) == 4096
     assert block_size(2**21, gpu) == 1024

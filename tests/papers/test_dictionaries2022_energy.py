@@ -11,7 +11,7 @@ from figures_at_smoke import checked
 
 from biascope.measures.dictionary.result import Dictionary
 from biascope.papers.dictionaries2022 import energy as energy
-from biascope.papers.dictionaries2022.energy import META, RELU, SIRENS, Study
+from biascope.papers.dictionaries2022.energy import META, RELU, SIRENS, DictionaryStudy
 from biascope.results.wording import snake
 from biascope.runs.run import Run
 from biascope.tasks.signals import SignalTask, coordinate_grid, psnr_of
@@ -113,7 +113,7 @@ def test_published_weights_are_read_the_right_way_round(tmp_path: Path) -> None:
     assert energy.family_of(META, SMOKE, run) is None  # its networks are narrower
 
 
-def made(concentration: list[float], psnr: list[float]) -> Study:
+def made(concentration: list[float], psnr: list[float]) -> DictionaryStudy:
     """Two networks and more whose numbers are known, one image and draw."""
     names = [f"net {place}" for place in range(len(psnr))]
     base = energy.dictionary_of(energy.family_of(RELU, SMOKE, CPU), SMOKE, CPU)  # type: ignore[arg-type]
@@ -121,7 +121,9 @@ def made(concentration: list[float], psnr: list[float]) -> Study:
         name: dataclasses.replace(base, concentration=np.full((1, 3), value))
         for name, value in zip(names, concentration, strict=True)
     }
-    return Study(dictionaries, {n: {3: np.full((1, 2, 3), value)} for n, value in zip(names, psnr, strict=True)})
+    return DictionaryStudy(
+        dictionaries, {n: {3: np.full((1, 2, 3), value)} for n, value in zip(names, psnr, strict=True)}
+    )
 
 
 def test_agreement_is_a_rank_correlation_over_networks() -> None:

@@ -474,17 +474,17 @@ def test_details_are_folded_and_directions_that_are_not_resolved_are_grey(
 ) -> None:
     browser.errors.clear()
     browser.open(folded, width=width, dark=dark)
-    canvas = "document.getElementById('gallery-1-pixels')"
+    canvas = "document.getElementById('gallery-0-pixels')"
     is_grey = f"{canvas}.closest('.canvases').classList.contains('unresolved')"
-    label = "document.getElementById('gallery-1-label').textContent"
+    label = "document.getElementById('gallery-0-label').textContent"
     for direction in (1, 3, 4, 20, 3):
         move = f"slider.value = {direction}; slider.dispatchEvent(new Event('input'))"
-        browser.evaluate(f"(() => {{ const slider = document.getElementById('gallery-1-slider'); {move} }})()")
+        browser.evaluate(f"(() => {{ const slider = document.getElementById('gallery-0-slider'); {move} }})()")
         browser.settle()
         assert browser.evaluate(is_grey) == (direction > 3)
         assert ("not resolved by these draws" in browser.evaluate(label)) == (direction > 3)
         assert ("grayscale" in browser.evaluate(f"getComputedStyle({canvas}).filter")) == (direction > 3)
-    shown = "document.getElementById('gallery-0-pixels').checkVisibility()"
+    shown = "document.getElementById('gallery-1-pixels').checkVisibility()"
     assert browser.evaluate(f"document.querySelector('details').open || {shown}") is False
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
     browser.evaluate("document.querySelector('details > summary').click()")

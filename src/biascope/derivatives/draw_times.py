@@ -86,7 +86,7 @@ def pass_of(model: Family | Outline, shape: Sequence[int], run: Run) -> OnePass 
     device = run.torch_device
     try:
         return one_pass(model.template.to(device, run.dtype), torch.zeros(1, *shape, device=device, dtype=run.dtype))
-    except Exception:  # a user's forward pass may raise anything
+    except FOREIGN:  # which the sampler will tell
         return None
 
 

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from biascope.derivatives.gradients import plain_attention
 from biascope.families.inputs import is_real, taken
 from biascope.families.network import Network
+from biascope.runs.failures import FOREIGN
 from biascope.runs.run import Run
 
 _ROOM = 2**25  # bytes that backward passes may keep at a time for each core of a CPU, at least two: more is no faster …
@@ -116,7 +117,7 @@ def pass_tried(network: Network, x: Any) -> OnePass:
     """The same; nothing is known of it where it fails, which the checks of a measurement tell."""
     try:
         return one_pass(network, x)
-    except Exception:  # a user's forward pass may raise anything
+    except FOREIGN:
         return OnePass(0.0, 0)
 
 

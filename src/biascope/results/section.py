@@ -234,7 +234,9 @@ def summary_of(sections: Sequence[Section], concluded: Sequence[Told], compared:
     if (first := leading(sections)) is not None:
         others = [each for section in shown for each in section.summarised(False)[:1] if section is not first]
         evidence = [each for each in first.summarised(False) if each.place != f"numbers-{first.id}"]
-        return [*others, *evidence[: max(1, MOST_STATEMENTS - 1 - len(others))]][: MOST_STATEMENTS - 1]
+        told = [*others, *evidence[: max(1, MOST_STATEMENTS - 1 - len(others))]]
+        told += first.numbers_told(False) if len(told) < LEAST_STATEMENTS else []
+        return told[: MOST_STATEMENTS - 1]
     each = [] if compared and len(told) >= 3 else [section.summarised(several) for section in shown]
     # The first of each result, then the second of each, so that none is drowned by another.
     for turn in range(max(map(len, each), default=0)):
