@@ -9,8 +9,10 @@ import torch
 from scipy.stats import binom, norm
 from torch import Tensor, nn
 
+from biascope.derivatives.sampling import Sampling
 from biascope.families.family import Family
-from biascope.measures.guessing import Guessing, classes_of, guessing, largest_count, suits
+from biascope.measures.guessing import Guessing, classes_of, gives_features, guessing, largest_count, suits
+from biascope.measures.scan.card import rows_of
 from biascope.results.axes import Axis, InputAxes
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
@@ -281,3 +283,23 @@ def test_a_probability_is_told() -> None:
     result = measured(lambda: nn.Sequential(nn.Linear(6, 1), nn.Sigmoid()), 6, draws=8)
     assert any("Leave the last sigmoid out" in warning for warning in result.warnings)
     assert not measured(lambda: nn.Linear(6, 1), 6, draws=8).warnings
+
+
+@pytest.mark.parametrize(
+    ("last", "features"),
+    [
+        (nn.Identity(), False),
+        (nn.Tanh(), True),
+        (nn.LayerNorm(4), True),
+        (nn.Softmax(1), False),
+        (nn.Sequential(nn.ReLU(), nn.Identity()), True),
+    ],
+)
+def test_features_are_no_classes(last: nn.Module, features: bool) -> None:
+    """A scan leaves the row out, and the measurement by name warns."""
+    family = Family.initialised(lambda: nn.Sequential(nn.Linear(6, 4), last), name="net")
+    assert gives_features(family, torch.zeros(2, 6)) == features
+    result = guessing(family, Probe.gaussian((6,), num=10, fresh=True), draws=8, run=Run(device="cpu"))
+    assert any("ends in no linear layer" in warning for warning in result.warnings) == features
+    rows = [row.name for row in rows_of(family, (6,), None, Sampling(draws=8), Run(device="cpu"))]
+    assert ("guessing" in rows) != features

@@ -46,6 +46,29 @@ def features(module: nn.Module, forward: Callable[[], Any]) -> Tensor:
     return entered[-1].flatten(1)
 
 
+def called_layers(module: nn.Module, forward: Callable[[], Any]) -> list[nn.Module]:
+    """The layers that a forward pass calls, in order: modules without others in them.
+
+    Args:
+        module: The network.
+        forward: Calls it.
+
+    Example:
+        >>> network = nn.Sequential(nn.Linear(2, 3), nn.Tanh())
+        >>> called_layers(network, lambda: network(torch.ones(1, 2)))
+        [Linear(in_features=2, out_features=3, bias=True), Tanh()]
+    """
+    called: list[nn.Module] = []
+    layers = [layer for layer in module.modules() if not list(layer.children())]
+    handles = [layer.register_forward_hook(lambda own, *_: called.append(own)) for layer in layers]
+    try:
+        forward()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return called
+
+
 def single_output(outputs: Any) -> Any:
     """The tensor among what a network returns: the logits of a dictionary or dataclass, or the one tensor of a tuple.
 

@@ -18,6 +18,7 @@ from typing_extensions import override
 from biascope.derivatives.draw_statistics import Drawn, draw_statistics
 from biascope.families.family import Family
 from biascope.families.inputs import taken
+from biascope.families.readout import called_layers
 from biascope.results.atlas import Placement
 from biascope.results.axes import InputAxes
 from biascope.results.draw import captioned
@@ -31,6 +32,8 @@ from biascope.tasks.probe import Probe
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_SCORES = (nn.Linear, nn.Bilinear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # what class scores come from
+_AFTER_SCORES = (nn.Identity, nn.Dropout, nn.Flatten, nn.Unflatten, nn.Softmax, nn.LogSoftmax, nn.Sigmoid)
 _MANY = 100  # classes, from which on it is told how few of them hold half of the guesses
 _AT_ONCE = 2**23  # outputs in memory at a time: those of a language model are many
 _LEFT = 1e-13  # probability beyond which counts are left out
@@ -326,6 +329,21 @@ def suits(axes: InputAxes) -> bool:
     return bool(axes.shape)
 
 
+def gives_features(family: Family, x: Any, run: Run | None = None) -> bool:
+    """Whether a network ends in a layer whose outputs are features, not class scores, such as a norm, an activation or a pooling.
+
+    Args:
+        family: The networks.
+        x: A few inputs.
+        run: Device and precision; float32 on the CPU by default.
+    """
+    called = called_layers(family.template.module, lambda: family.first_outputs(x, run))
+    last = next((layer for layer in reversed(called) if not isinstance(layer, _AFTER_SCORES)), None)
+    if last is None or isinstance(last, _SCORES):
+        return False
+    return type(last).__module__.startswith("torch.nn.") or "norm" in type(last).__name__.lower()
+
+
 @dataclass(frozen=True)
 class Classes:
     """The outputs of a network as classes.
@@ -447,6 +465,10 @@ def guessing(
             "last layer of zeros. Initialise that layer."
         )
     result = Guessing(guesses, tied, variances, squares, found.count, found.outputs == 1, found.positions)
+    if gives_features(family, few, run):
+        result = result.warned(
+            "The network ends in no linear layer. If its outputs are features, these are no guesses of classes."
+        )
     return _warned(result, least)
 
 

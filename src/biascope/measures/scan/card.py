@@ -93,7 +93,11 @@ def rows_of(
     for name, amounts in _ROWS.items():
         row = importlib.import_module(f"biascope.measures.{name}")
         if not row.suits(axes) or (
-            name == "guessing" and row.classes_of(tuple(family.first_outputs(few).shape[1:]), axes) is None
+            name == "guessing"
+            and (
+                row.classes_of(tuple(family.first_outputs(few).shape[1:]), axes) is None
+                or row.gives_features(family, few)
+            )
         ):
             continue
         fitting = (amount for amount in amounts if int(budget / (amount.passes * dearest)) >= min(most, 2 * _FEWEST))
