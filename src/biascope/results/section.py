@@ -77,6 +77,11 @@ class Section:
     meant: bool = True
 
     @property
+    def evidence(self) -> str:
+        """The number behind its lead: the first share of the sensitivity that it tells."""
+        return next((each.text for each in self.story.sentences if each.shown_by.startswith("sensitivity_by")), "")
+
+    @property
     def key_picture(self) -> Picture | None:
         """The picture that stands beside its lead."""
         return next((item for item in self.pictures if item.key == self.story.key_picture), None)
@@ -233,7 +238,11 @@ def summary_of(sections: Sequence[Section], concluded: Sequence[Told], compared:
     several = len({section.subject for section in shown}) > 1
     if (first := leading(sections)) is not None:
         others = [each for section in shown for each in section.summarised(False)[:1] if section is not first]
-        evidence = [each for each in first.summarised(False) if each.place != f"numbers-{first.id}"]
+        evidence = [
+            each
+            for each in first.summarised(False)
+            if each.place != f"numbers-{first.id}" and each.text != first.evidence
+        ]
         told = [*others, *evidence[: max(1, MOST_STATEMENTS - 1 - len(others))]]
         told += first.numbers_told(False) if len(told) < LEAST_STATEMENTS else []
         return told[: MOST_STATEMENTS - 1]
