@@ -160,3 +160,9 @@ def test_minutes_are_refused_where_they_mean_nothing() -> None:
         Sampling(minutes=0.0)
     with pytest.raises(ValueError, match="minutes must be left out for one network"):
         scan(Planted("plain"), input=SHAPE, minutes=1.0, run=CPU)
+
+
+def test_a_page_says_what_is_learned_first_where_that_was_tested() -> None:
+    assert measured("blurred").lead() == "blurred tends to learn smooth patterns first."
+    assert measured("middle").lead() == "middle prefers the middle of the image."
+    assert measured("plain").lead() == "plain prefers no kind of input: all directions are alike to it."
