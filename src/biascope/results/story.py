@@ -114,7 +114,7 @@ class Directions:
         values: Variance along each.
         errors: Standard error of each variance.
         mean: Mean variance over all directions.
-        resolved: How many of the first are told from noise; ``None`` where that is not known.
+        resolved: How many of the first the draws resolve; ``None`` where that is not known.
     """
 
     vectors: np.ndarray
