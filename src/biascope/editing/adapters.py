@@ -92,6 +92,21 @@ def updates(models: Sequence[Checkpoint]) -> tuple[list[Checkpoint], list[str]]:
     ], words
 
 
+def factors(model: Checkpoint) -> dict[str, dict[str, str]]:
+    """The tensors of A (``"down"``) and B (``"up"``) of each layer, by its name in the file, whether or not both are there.
+
+    Example:
+        >>> factors(Checkpoint("", dict.fromkeys(["q.lora_A.weight", "q.lora_B.weight", "q.bias"])))
+        {'q': {'down': 'q.lora_A.weight', 'up': 'q.lora_B.weight'}}
+    """
+    pairs: dict[str, dict[str, str]] = {}
+    for name in model.tensors:
+        if found := _FACTOR.fullmatch(name):
+            side = {"A": "down", "B": "up"}.get(found["side"], found["way"])
+            pairs.setdefault(found["layer"], {})[side] = name
+    return pairs
+
+
 def on_base(model: Checkpoint, base: Checkpoint) -> Checkpoint:
     """An adapter as a task vector of its base: its updates, zero for all other weights; another checkpoint as it is.
 
@@ -228,10 +243,7 @@ def _layers(model: Checkpoint) -> tuple[dict[str, Update], list[str]]:
         )
     if len(kinds := sorted({str(found["adapter"]) for found in matches.values()})) > 1:
         raise ValueError(f"{model.name} must hold one adapter, got {', '.join(kinds)}. Save one of them.")
-    pairs: dict[str, dict[str, str]] = {}
-    for name, found in matches.items():
-        side = {"A": "down", "B": "up"}.get(found["side"], found["way"])
-        pairs.setdefault(found["layer"], {})[side] = name
+    pairs = factors(model)
     if whole := [name for name in others if _layer_of(name) in pairs and name.endswith(".weight")]:
         raise ValueError(
             f"{model.name} must hold an adapter or a model, but {whole[0]} has factors beside it, so the model sees a sum. Merge the "
