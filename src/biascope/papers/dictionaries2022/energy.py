@@ -51,13 +51,14 @@ TOGETHER = 25  # images of a trial: a stack of as many networks
 SETUP: dict[str, Any] = {"data": faces.CELEBA, "side": 64, "images": 100, "width": 256}
 SETUP |= {"optimiser": "Adam 1e-4; meta-learned: GD 1e-2", "held-out share": 0.5}
 _NOISE = "noise"
-_OURS = SETUP | {"seed": 0, "ridge": "the best"}
+# Networks from seed 0 had been seen when bounds got their values.
+_OURS = SETUP | {"seed": 20261120, "ridge": "the best"}
 _SMOKE = _OURS | {"data": _NOISE, "side": 10, "width": 12}
 # All images are trained for the first iterations, from "starts" initial weights, and "few" of them until the "longest", from
 # "few_starts" of these. Kernels are taken at "draws" of them: the first iterations depend on more than these.
 FACES = Plan(
     smoke=_SMOKE | {"images": 4, "few": 2, "longest": 30, "draws": 2, "starts": 2, "few_starts": 1},
-    laptop=_OURS | {"images": 16, "few": 3, "longest": 300, "draws": 3, "starts": 3, "few_starts": 1},
+    laptop=_OURS | {"side": 32, "images": 16, "few": 3, "longest": 100, "draws": 3, "starts": 3, "few_starts": 1},
     paper=_OURS | {"few": 100, "longest": 1000, "draws": 3, "starts": 16, "few_starts": 3},
     published=SETUP,
 )
@@ -283,7 +284,7 @@ _LENGTH = (
     "rank correlations are quoted for 3, 10, 30, 100 and more iterations, those beyond 10 for fewer initial weights. "
     "Their intervals are over initial weights and images."
 )
-_PREVIEW = "Tolerances were set after networks had been trained on four images of 16 × 16 and 32 × 32 pixels, not at this size."
+_PREVIEW = "Tolerances were set after networks had been trained on four images of 16 × 16 and 32 × 32 pixels."
 _OVERLAP = "Whether the published weights were meta-learned on some of these faces is not known."
 
 

@@ -297,10 +297,11 @@ def equation_57(plan: Row, run: Run, tell: Tell) -> None:
 _NOISE, _ALL = "noise", "all pixels"
 #: Section 5.3.1.
 _SETUP = {"side": 512, "width": 256, "hidden layers": 3, "optimiser": "Adam 1e-4", "iterations": 2000, "batch": _ALL}
-_OURS = {**_SETUP, "image": "the first Kodak photograph", "networks": 3, "seed": 0}
+_SEED = 20261120  # networks from seed 0 had been seen when bounds got their values
+_OURS = {**_SETUP, "image": "the first Kodak photograph", "networks": 3, "seed": _SEED}
 RECOVERED = Plan(
     smoke={**_OURS, "image": _NOISE, "side": 16, "width": 16, "iterations": 20, "networks": 2},
-    laptop={**_OURS, "side": 128, "iterations": 500, "batch": 1024},
+    laptop={**_OURS, "side": 64, "iterations": 500},
     paper=_OURS,
     published=_SETUP,
 )
@@ -457,7 +458,7 @@ def figure_c1(plan: Row, run: Run, tell: Tell) -> None:
 
 
 _TONE = {"sine layers": 2, "width": 128, "samples": 128}
-_TRAINED = {**_TONE, "iterations": 2000, "rate": 1e-4, "seed": 0}
+_TRAINED = {**_TONE, "iterations": 2000, "rate": 1e-4, "seed": _SEED}
 #: "networks" are, by kind: sine layers, width and how many; the other settings are those of the SIREN.
 TONES = Plan(
     smoke={**_TRAINED, "width": 16, "iterations": 20, "networks": {"SIREN": [2, 16, 2]}},

@@ -147,10 +147,11 @@ def theorem_51(plan: Row, run: Run, tell: Tell) -> None:
 _FEW = 100  # training samples of the paper's smallest experiment
 _MADE, _BY_SGD = "constructed to overfit", "trained by SGD"
 _SIZES = (4, 6, 10, 20, 50, 100, 200, 500, 1000, 2000)
+_FRESH = {"seed": 20261120}  # runs from seed 2021 had been seen when bounds got their values
 LEARNED = Plan(
-    smoke={"n": 20, "d": 40, "m": (4, 20), "runs": 3, "k": 10, "rate": 1e-2, "seed": SEED},
-    laptop={"n": 25, "d": 50, "m": _SIZES[:-1], "runs": 10, "k": 50, "rate": 1e-3, "seed": SEED},
-    paper={"n": 25, "d": 50, "m": _SIZES, "runs": 10, "k": 1000, "rate": "as published", "seed": SEED},
+    smoke={"n": 20, "d": 40, "m": (4, 20), "runs": 3, "k": 10, "rate": 1e-2, **_FRESH},
+    laptop={"n": 25, "d": 50, "m": _SIZES[:-1], "runs": 10, "k": 50, "rate": 1e-3, **_FRESH},
+    paper={"n": 25, "d": 50, "m": _SIZES, "runs": 10, "k": 1000, "rate": "as published", **_FRESH},
 )
 
 
