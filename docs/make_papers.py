@@ -79,7 +79,7 @@ def _row(standing: Standing) -> tuple[str | None, ...]:
         " · ".join(filter(None, (str(claim.place), claim.reads))),
         bound,
         repr(standing.measured) if standing.measured else None,
-        f"{standing.verdict}{f': {why}' if why else ''}{changes}",
+        " ".join(filter(None, (f"{standing.verdict}{f': {why}' if why else ''}{changes}", standing.earlier))),
         size or None,
         f"{command(standing.figure, record)}, {record.date[:10]}{_commit(record)}, {_device(record)}"
         if record

@@ -423,6 +423,66 @@ def test_a_smaller_effort_replaces_neither_the_greater_nor_its_picture(paper: Mo
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(
+    ("own", "changes", "decides"),
+    [
+        ([7, 8], {}, "laptop"),
+        ([2, 7], {}, "paper"),  # a seed of the earlier run
+        ([], {}, "paper"),  # nobody knows its seeds
+        ([7, 8], {"tolerance": 3.0}, "paper"),  # the bound is newer than this run too
+        ([7, 8], {"minimum_effort": "paper"}, "paper"),
+    ],
+)
+def test_a_claim_with_a_late_bound_is_tested_by_new_seeds_of_less_effort(
+    paper: ModuleType, checkout: Path, monkeypatch: pytest.MonkeyPatch, own: list[int], changes: Any, decides: str
+) -> None:
+    first = run_figure(effort="paper", folder="first")
+    rewrite_claim(first, 0, tolerance=3.0)
+    dated(first, "2026-01-01 00:00:00 UTC")
+    merging.merge("first")
+    (late, *_) = verdicts.standings()
+    assert late.fitted
+    second = run_figure(effort="laptop", folder="second")
+    rewrite(second, settings={"seeds": own}, date="2026-01-02 00:00:00 UTC")
+    if "tolerance" in changes:
+        rewrite_claim(second, 0, **changes)
+    merging.merge("second")
+    figure = papers.figure("fake2024", "2")
+    records = verdicts.committed(figure)
+    if "minimum_effort" in changes:
+        claims = (dataclasses.replace(figure.claims[0], **changes), *figure.claims[1:])
+        figure = dataclasses.replace(figure, claims=claims)
+    (half, *_) = verdicts.judged(figure, records.values())
+    assert half.record == records[decides]
+    assert half.fitted is (decides == "paper")
+    seen = "Seen before the claim or its bound was written, paper effort with other seeds: 50 ± 1.0 % (95 % CI 48.0 to 52.0)."
+    assert half.earlier == ("" if half.fitted else seen)
+    assert records["laptop"].settings.get(verdicts.SEEN) == ([0, 1, 2] if own == [7, 8] else None)
+
+
+def test_new_seeds_free_a_claim_of_its_mark_until_it_changes_again(paper: ModuleType, checkout: Path) -> None:
+    figure = papers.figure("fake2024", "2")
+    first, *others = figure.claims
+    marked = dataclasses.replace(figure, claims=(first, *(dataclasses.replace(each, post_hoc=True) for each in others)))
+
+    def merged(effort: str, own: list[int], day: int, **changes: Any) -> list[bool]:
+        """Whether claims that the sheet marks, the last two of them, are fitted, after a run."""
+        done = run_figure(effort=effort, folder=f"day {day}")
+        for place in (1, 2):
+            rewrite_claim(done, place, post_hoc=True)
+        rewrite_claim(done, 0, **changes)
+        rewrite(done, settings={"seeds": own}, date=f"2026-01-0{day} 00:00:00 UTC")
+        assert outcomes(f"day {day}") == ["replaced" if day > 1 else "new"]
+        return [each.fitted for each in verdicts.judged(marked, verdicts.committed(figure).values())]
+
+    assert merged("paper", [0], 1, tolerance=3.0) == [True, True, True]
+    assert merged("paper", [5], 2) == [False, False, False], "replaced by a run with new seeds"
+    assert merged("paper", [5], 3, tolerance=3.0) == [True, False, False], "its bound is not the one of today"
+    assert merged("paper", [5], 4) == [True, False, False], "which had been seen when it changed"
+    assert merged("paper", [0], 5) == [True, True, True], "these were seen first of all"
+    assert verdicts.SEEN not in verdicts.committed(figure)["paper"].settings
+
+
 @pytest.mark.parametrize("root", [".", "runs"])
 def test_merge_reads_an_archive_without_unpacking_it(
     paper: ModuleType, checkout: Path, tmp_path: Path, root: str

@@ -169,9 +169,7 @@ def _merge_one(
     whole = before is not None and record.statistics.keys() >= before.statistics.keys()
     if added:
         record = united(figure, before, record)
-    if before is not None:
-        record = _remembering(figure, before, record)
-    entries[record.effort] = record
+    entries[record.effort] = _remembering(figure, list(entries.values()), record)
     ordered = {effort: entries[effort].as_json() for effort in sorted(entries, key=effort_rank)}
     path = committed_file(figure, results)
     make_writable(path.parent)
@@ -189,20 +187,26 @@ def _merge_one(
     return "replaced", f"{words}, for one of {before.date} on {before.device}{remark}"
 
 
-def _remembering(figure: FigureOfPaper, before: Record, record: Record) -> Record:
-    """The record with claims marked whose number, of the same seeds, had been seen before they were written.
+def _remembering(figure: FigureOfPaper, entries: Sequence[Record], record: Record) -> Record:
+    """The record with what had been seen before it: claims whose number is one of the same seeds, and seeds of earlier runs.
 
-    A run that is repeated would otherwise make them look as if they had been written before it.
+    A run that is repeated would otherwise make claims look as if they had been written before it. A run with new seeds names those of
+    all earlier runs: its claims are new again. A run that does not record its seeds counts as one of the same.
     """
-    seeds = {key for key in before.settings.keys() | record.settings.keys() if key.startswith("seed")}
-    if any(before.settings.get(key) != record.settings.get(key) for key in seeds):
-        return record
-    seen = {each.claim.statement for each in verdicts.judged(figure, [before]) if each.fitted}
+    own, entries = verdicts.seeds(record), [each for each in entries if each.date <= record.date]
+    again = [each for each in entries if not own or not verdicts.seeds(each) or own & verdicts.seeds(each)]
+    earlier = {seed for each in entries for seed in each.settings.get(verdicts.SEEN, ())}
+    earlier |= {seed for each in entries if each not in again for seed in verdicts.seeds(each)}
+    new = bool(earlier) and not own & earlier and all(verdicts.SEEN in each.settings for each in again)
+    seen = {each.claim.statement for one in again for each in verdicts.judged(figure, [one]) if each.fitted}
+    if own & earlier and not again:  # the run that would tell which claims were seen then has been replaced
+        seen = {claim.statement for claim, _ in record.claims}
     marked = (
-        (dataclasses.replace(claim, post_hoc=claim.statement in seen or claim.post_hoc), verdict)
+        (dataclasses.replace(claim, post_hoc=claim.statement in seen or (claim.post_hoc and not new)), verdict)
         for claim, verdict in record.claims
     )
-    return dataclasses.replace(record, claims=tuple(marked))
+    settings = record.settings | ({verdicts.SEEN: sorted(earlier)} if new else {})
+    return dataclasses.replace(record, settings=settings, claims=tuple(marked))
 
 
 def united(figure: FigureOfPaper, before: Record | None, record: Record) -> Record:

@@ -21,6 +21,8 @@ from biascope.results.wording import snake
 RESULTS = Path(__file__).parent / "results"
 _MOST = 3  # differences of a run that a remark tells
 FITTED, PART = "fitted after the fact", "in part"
+#: The setting of a committed run that names the seeds of earlier runs of its figure; its own are none of them.
+SEEN = "seeds seen before"
 #: Where a statement can stand. What holds is told by its level (:mod:`biascope.papers.levels`).
 STANDINGS = (*LEVELS, FITTED, PART, "not reproduced", "inconclusive", "not run")
 
@@ -32,12 +34,15 @@ class Standing:
     Attributes:
         figure: Of which it is a claim.
         claim: As it is in the code.
-        record: The committed run of the greatest effort that measured it, ``None`` if none did.
+        record: The committed run that decides it (:func:`judged`), ``None`` if none measured it.
+        seen: The run of a greater effort whose number had been seen when the claim was written or got its bound; then the other run
+            decides.
     """
 
     figure: FigureOfPaper
     claim: Claim
     record: Record | None
+    seen: Record | None = None
 
     @property
     def measured(self) -> Number | None:
@@ -74,18 +79,31 @@ class Standing:
 
     @property
     def fitted(self) -> bool:
-        """Whether the claim or its bound was written after its number had been seen."""
-        if self.claim.post_hoc or self.record is None:
+        """Whether the claim or its bound was written after its number had been seen.
+
+        A claim that is marked so in the sheet was tested again if the run has seeds that no earlier run had, and the claim stood as
+        it does now when the run was made.
+        """
+        if self.record is None:
             return self.claim.post_hoc
-        if self._before is None:
+        if self._before is None or self._before[0].tolerance != self.claim.tolerance:
             return True
-        before = self._before[0]
-        return before.post_hoc or before.tolerance != self.claim.tolerance
+        return self._before[0].post_hoc or (self.claim.post_hoc and SEEN not in self.record.settings)
 
     @property
     def decides(self) -> bool:
         """Whether the claim decides about its statement: by the paper's own bound, fixed before its number was seen."""
         return self.claim.kind == "paper" and not self.fitted
+
+    @property
+    def earlier(self) -> str:
+        """What a run of a greater effort had found before the claim was written or got its bound; empty if none had."""
+        if self.seen is None:
+            return ""
+        number = self.seen.statistics[self.claim.statistic]
+        return (
+            f"Seen before the claim or its bound was written, {self.seen.effort} effort with other seeds: {number!r}."
+        )
 
     def changes(self) -> list[str]:
         """What differs from the claim as it stood when its number was measured, in words."""
@@ -328,12 +346,34 @@ def standings(*, results: Path | None = None) -> list[Standing]:
 
 
 def judged(figure: FigureOfPaper, records: Iterable[Record]) -> list[Standing]:
-    """Where each claim of a figure stands after runs given from the least effort to the greatest."""
+    """Where each claim of a figure stands after runs given from the least effort to the greatest.
+
+    The run of the greatest effort that measured a claim decides it. If the claim or its bound was written after that number had been
+    seen, a run of less effort decides, provided that it has other seeds, the claim stood before it, and its effort is enough.
+    """
+    runs = list(records)
     found = []
     for claim in figure.claims:
-        measured = [record for record in records if claim.statistic in record.statistics]
-        found.append(Standing(figure, claim, measured[-1] if measured else None))
+        standing = Standing(figure, claim, None)
+        for record in (each for each in reversed(runs) if claim.statistic in each.statistics):
+            one, first = Standing(figure, claim, record, standing.record), standing.record
+            if first is None or (claim.counts_at(record.effort) and _new(record, first) and not one.fitted):
+                standing = one
+            if not standing.fitted:
+                break
+        found.append(standing)
     return found
+
+
+def _new(one: Record, other: Record) -> bool:
+    """Whether two runs are known to have no seed in common."""
+    return bool(seeds(one) and seeds(other)) and not seeds(one) & seeds(other)
+
+
+def seeds(record: Record) -> set[int]:
+    """The seeds of a run; empty if it does not record them: its settings can have their number instead."""
+    one, many = record.settings.get("seed"), record.settings.get("seeds")
+    return {each for each in (one, *(many if isinstance(many, list) else ())) if isinstance(each, int)}
 
 
 def committed(figure: FigureOfPaper, *, results: Path | None = None) -> dict[str, Record]:

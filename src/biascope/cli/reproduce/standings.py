@@ -50,6 +50,7 @@ def print_standings(paper: str, number: str, results: Path | None, every: bool, 
             shown = each.figure
             typer.echo(f"\n{shown.paper}, figure {shown.number}: {shown.title}")
         remarks = [f"{each.record.effort} effort on {each.record.device}"] if each.record else []
+        remarks += [each.earlier] if each.earlier else []
         print_claim(each, *remarks, *(f"Changed: {words}" for words in each.changes()))
     typer.echo(f"\nClaims: {_counts(standings)}.")
 
