@@ -61,7 +61,7 @@ def test_the_photograph_is_the_middle_of_the_first_found(tmp_path: Path) -> None
     pixels = np.zeros((256, 384, 3), np.uint8)
     pixels[:, 64:320, 0] = np.arange(256)[:, None]
     Image.fromarray(pixels).save(tmp_path / "kodak" / "kodim01.png")
-    found = failures.photograph(failures.RECOVERED.laptop, run)
+    found = failures.photograph({**failures.RECOVERED.laptop, "side": 128}, run)
     assert found.name == "kodim01, 128 × 128 pixels"
     np.testing.assert_allclose(found.values[:, 5, 0], (np.arange(128) * 2 + 0.5).round() / 255, atol=1.01 / 255)
     assert not found.values[..., 1:].any()

@@ -67,27 +67,33 @@ LATER = (10, 30, 100, 300, 1000)
 
 
 def signals(plan: Mapping[str, Any], run: Run) -> list[Signal]:
-    """Grey images from 0 to 1 that no network was meta-learned on, or noise with the spectrum of images.
-
-    Blocks of pixels are averaged where the side is smaller than that of the data.
-    """
+    """Grey images from 0 to 1 that no network was meta-learned on, or noise with the spectrum of images."""
     side, count = plan["side"], plan["images"]
     if plan["data"] == _NOISE:
         white = torch.randn(4, side, side, generator=generator_for(torch.device("cpu"), 0, "noise"))
         radius = torch.fft.fftfreq(side, 1 / side).square()
         pink = torch.fft.ifft2(torch.fft.fft2(white) / (1 + radius[:, None] + radius)).real
         return [Signal((0.5 + 0.2 * each / each.std())[..., None], "noise images") for each in pink[:count]]
-    images = data.load("celeba_gray64", root=run.data_root).splits["train"][0][VALIDATION:, 0][:count]
-    block = images.shape[-1] // side
-    small = (images / 255.0).reshape(-1, side, block, side, block).mean((2, 4))
+    small = _grey_faces(slice(VALIDATION, VALIDATION + count), side, run)
     return [Signal(torch.from_numpy(each)[..., None], "faces of CelebA") for each in small]
+
+
+def _grey_faces(chosen: slice, side: int, run: Run) -> np.ndarray:
+    """Faces ``(m, side, side)`` from 0 to 1; blocks of pixels are averaged where the side is smaller than that of the data."""
+    images = data.load("celeba_gray64", root=run.data_root).splits["train"][0][chosen, 0]
+    block = images.shape[-1] // side
+    return np.asarray((images / 255.0).reshape(-1, side, block, side, block).mean((2, 4)))
 
 
 def family_of(name: str, plan: Mapping[str, Any], run: Run) -> Family | None:
     """A network as the figures name it; none where published weights are missing or do not fit the plan."""
     width = plan["width"]
     if name == META:
-        network = faces.published_weights(run) if width == 256 else None
+        learned_there = (width, plan["side"]) == (
+            SETUP["width"],
+            SETUP["side"],
+        )  # on a coarser grid they are not those faces
+        network = faces.published_weights(run) if learned_there else None
         return None if network is None else Family.point(network.as_module(), name=META)
     if name == RELU:
         build = functools.partial(builder("coordinate_mlp"), depth=4, width=width)
@@ -359,7 +365,7 @@ def face_components(plan: Row, run: Run) -> tuple[np.ndarray, np.ndarray]:
     """Principal components of other faces than those looked at, upright and upside down, rows of unit length."""
     if plan["data"] == _NOISE:
         return components(np.stack([each.values[..., 0].numpy() for each in signals(plan, run)]))
-    return components(data.load("celeba_gray64", root=run.data_root).splits["train"][0][:VALIDATION, 0] / 255.0)
+    return components(_grey_faces(slice(VALIDATION), plan["side"], run))
 
 
 def _ratio_of_means(first: np.ndarray, second: np.ndarray) -> float:
