@@ -167,25 +167,30 @@ def merge_check(
     # Each sample of a map is seen with a pair's coefficients, once for each other model.
     on_maps = 0 if grid is None else (len(models) - 1) * (grid + grid**2)
     passes = sum(
-        samples[model].sizes[split] * (1 + len(coefficients)) + few[model].sizes[split] * (on_maps + 1 + len(models))
+        samples[model].sizes[split] * (len(models) + len(coefficients))
+        + few[model].sizes[split] * (on_maps + 1 + len(models))
         for model in models
     )
-    parts: dict[str, list[np.ndarray]] = {"apart": [], "expected": []}
+    along: list[_Along] = []
     doubts: list[str] = []
     with counted("samples of edited networks", passes) as advance:
         look = _Look(encoder, tuple(vectors.values()), compared, run, advance)
         for place, model in enumerate(models):
             known = (accuracies or {}).get(model)
-            found_along = look.along(heads[model], samples[model], coefficients, place, known)
-            for key, each in zip(parts, found_along, strict=False):
-                parts[key].append(np.stack([each.mean(0), *_resampled(each, resamples, seed)], 1))  # (A, 1 + B)
-            if compared == "classes":
-                doubts += _doubts_of_inputs(model, samples[model], split, found_along[2], known)
+            along.append(look.along(heads[model], samples[model], coefficients, place, known))
+            if (predicted := along[-1].predicted) is not None:
+                doubts += _doubts_of_inputs(model, samples[model], split, predicted, known)
         maps = look.maps(heads, few, grid, reach, threshold, resamples, seed)
         effects, cosines = look.effects(heads, few)
     by_layer = _by_layer(encoder, vectors)
     doubts += doubts_of_decay(by_layer["base_norms"], by_layer["task_norms"], by_layer["base_dots"], models, name)
-    apart, expected = np.array(parts["apart"]), np.array(parts["expected"]) if parts["expected"] else None
+    of_classes: dict[str, Any] = {}
+    if compared == "classes":
+        for key in ("expected", "rivals_expected"):
+            of_classes[key] = np.array([getattr(each, key).mean(0) for each in along])
+            drawn = [_resampled(getattr(each, key), resamples, seed) for each in along]
+            of_classes[f"{key}_resampled"] = np.moveaxis(np.array(drawn), 1, -1)
+        of_classes["rivals_apart"] = np.array([each.rivals_apart for each in along])
     found = MergeCheck(
         base=name,
         models=models,
@@ -193,10 +198,9 @@ def merge_check(
         points=tuple(samples[model].sizes[split] for model in models),
         compared=compared,
         alphas=coefficients.numpy(),
-        apart=apart[..., 0],
-        resampled=apart[..., 1:],
-        expected=None if expected is None else expected[..., 0],
-        expected_resampled=None if expected is None else expected[..., 1:],
+        apart=np.array([each.apart.mean(0) for each in along]),
+        resampled=np.moveaxis(np.array([_resampled(each.apart, resamples, seed) for each in along]), 1, -1),
+        **of_classes,
         tempered=tuple(model for model in models if model in (accuracies or {})),
         probed=tuple(model for model in models if compared == "classes" and heads[model].fitted),
         threshold=threshold,
@@ -300,6 +304,25 @@ def likely_labels(logits: Tensor, accuracy: float | None = None) -> Tensor:
 
 
 @dataclass(frozen=True)
+class _Along:
+    """One model's samples, seen by the merged models at every coefficient and by their rivals: the base and each model alone.
+
+    Attributes:
+        apart: ``(n, A)`` distance of the merged models from the fine-tuned one.
+        expected: ``(n, A)`` expected loss of accuracy.
+        rivals_expected: ``(n, 1 + T)`` that of the rivals.
+        rivals_apart: ``(1 + T, A)`` share of the samples on which merged model and rival predict different classes.
+        predicted: ``(n,)`` classes by the fine-tuned model.
+    """
+
+    apart: np.ndarray
+    expected: np.ndarray | None = None
+    rivals_expected: np.ndarray | None = None
+    rivals_apart: np.ndarray | None = None
+    predicted: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
 class _Look:
     """Looks at edited networks through heads."""
 
@@ -321,24 +344,31 @@ class _Look:
         self.advance(passes)
         return found
 
-    def along(
-        self, head: Head, samples: Arrays, alphas: Tensor, place: int, accuracy: float | None
-    ) -> list[np.ndarray]:
-        """Distances ``(n, A)`` of one fine-tuned model from the merged ones; for classes, also expected losses and predictions."""
+    def along(self, head: Head, samples: Arrays, alphas: Tensor, place: int, accuracy: float | None) -> _Along:
+        """One fine-tuned model on its own samples against the merged ones; for classes, also against the base and each model alone."""
         count = len(self.vectors)
-        rows = torch.cat([torch.eye(count, dtype=alphas.dtype)[place : place + 1], alphas[:, None].expand(-1, count)])
-        outputs = self.outputs(head, samples, rows, "logits")
-        if not bool(outputs[0].isfinite().all()):
+        single = torch.eye(count, dtype=alphas.dtype)
+        outputs = self.outputs(head, samples, torch.cat([single, alphas[:, None].expand(-1, count)]), "logits")
+        own = outputs[place]
+        if not bool(own.isfinite().all()):
             raise ValueError(
                 f"The model of {samples.name} must give finite outputs on its samples, but does not. Check its weights and --pixels."
             )
         if self.compared != "classes":
-            return [np.stack([_apart(outputs[0], each) for each in outputs[1:]], 1)]
-        labels = likely_labels(outputs[0], accuracy)  # (n, c)
-        classes = predicted_classes(outputs)  # (1 + A, n); −1 of a network that is no use any more
-        right = labels.gather(1, classes.T.clamp_min(0)) * (classes.T >= 0)  # (n, 1 + A)
-        changed, lost = (classes[1:] != classes[0]).T.double().numpy(), (right[:, :1] - right[:, 1:]).numpy()
-        return [changed, lost, classes[0].numpy()]
+            return _Along(np.stack([_apart(own, each) for each in outputs[count:]], 1))
+        labels = likely_labels(own, accuracy)  # (n, c)
+        classes = predicted_classes(outputs).T  # (n, T + A); −1 of a network that is no use any more
+        right = labels.gather(1, classes.clamp_min(0)) * (classes >= 0)  # (n, T + A)
+        lost = (right[:, place : place + 1] - right).numpy()
+        rivals = [count, *range(count)]  # the base, which is the first coefficient, and each model
+        merged = classes[:, count:]
+        return _Along(
+            (merged != classes[:, place : place + 1]).double().numpy(),
+            lost[:, count:],
+            lost[:, rivals],
+            np.stack([(merged != classes[:, rival : rival + 1]).double().mean(0).numpy() for rival in rivals]),
+            classes[:, place].numpy(),
+        )
 
     def maps(
         self,

@@ -15,9 +15,11 @@ from biascope.editing import pictures as merge_pictures
 from biascope.editing.merge_result import WEIGHT_AXES, Difference, finite_or_none
 from biascope.editing.results import places_inside
 from biascope.measures.merge_check import pictures as check_pictures
+from biascope.measures.merge_check.forecast import forecast
 from biascope.measures.merge_check.verdict import (
     GRADES,
     best_place,
+    comparison_of,
     cosines_with_base,
     graded,
     remarks_on,
@@ -73,6 +75,9 @@ class MergeCheck(Result):
         expected: ``(task, coefficient)`` loss of accuracy to expect, if labels follow the fine-tuned model's own probabilities, or
             these tempered to its known accuracy; ``None`` where features are compared.
         expected_resampled: The same on resampled samples.
+        rivals_expected: ``(task, rival)`` the same loss for what a merge replaces: the base, then each model alone.
+        rivals_expected_resampled: The same on resampled samples.
+        rivals_apart: ``(task, rival, coefficient)`` share of predictions on which merged model and rival differ.
         tempered: The models whose accuracy was known for that.
         probed: The models whose predictions are those of a linear probe.
         notes: What else to tell of the models.
@@ -106,6 +111,9 @@ class MergeCheck(Result):
     control: np.ndarray | None = None
     expected: np.ndarray | None = None
     expected_resampled: np.ndarray | None = None
+    rivals_expected: np.ndarray | None = None
+    rivals_expected_resampled: np.ndarray | None = None
+    rivals_apart: np.ndarray | None = None
     tempered: tuple[str, ...] = ()
     probed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -114,6 +122,9 @@ class MergeCheck(Result):
         "alphas": ("coefficient",),
         "apart": ("model", "coefficient"),
         "expected": ("model", "coefficient"),
+        "rivals_expected": ("model", "rival"),
+        "rivals_expected_resampled": ("model", "rival", "resample"),
+        "rivals_apart": ("model", "rival", "coefficient"),
         **dict.fromkeys(("resampled", "expected_resampled"), ("model", "coefficient", "resample")),
         "map_alphas": ("place",),
         "terms": ("pair", "side", "place", "place"),
@@ -178,15 +189,49 @@ class MergeCheck(Result):
 
     @property
     def expected_losses(self) -> list[Estimate]:
-        """For each model, the expected drop in accuracy at the suggested coefficient; empty if features are compared."""
+        """For each model, the expected drop in accuracy at the suggested coefficient; empty if features are compared.
+
+        Intervals hold the error of the samples and that of the forecast itself.
+        """
         if self.expected is None or self.expected_resampled is None:
             return []
-        at, found = self._chosen, []
-        for loss, draws, most in zip(self.expected, self.expected_resampled, self.losses, strict=True):
-            known = Estimate.from_draws(float(loss[at]), draws[at])
-            # None of few changed predictions is not none of all: then the interval is that of the bound.
-            found.append(most if most.value == 0 else known)
-        return found
+        at = self._chosen
+        return [
+            forecast(float(self.expected[task, at]), self.expected_resampled[task, at], most,
+                     known=name in self.tempered, models=1)
+            for task, (name, most) in enumerate(zip(self.models, self.losses, strict=True))
+        ]  # fmt: skip
+
+    @property
+    def best_single(self) -> str | None:
+        """The model that is expected to be the most accurate on average, if it alone is used for all tasks."""
+        if self.rivals_expected is None:
+            return None
+        return self.models[int(self.rivals_expected[:, 1:].mean(0).argmin())]
+
+    @property
+    def gains(self) -> dict[str, Estimate]:
+        """Expected accuracy of the merge minus that of the base, and minus that of the best single model used for all tasks.
+
+        Each is a mean over the tasks, which count alike: ``"base"`` and ``"single"``. Empty if features are compared.
+        Intervals are those of :func:`~biascope.measures.merge_check.forecast.forecast`.
+        """
+        losses, rivals, apart = self.expected, self.rivals_expected, self.rivals_apart
+        if losses is None or rivals is None or apart is None:
+            return {}
+        draws, rival_draws = self.expected_resampled, self.rivals_expected_resampled
+        assert draws is not None and rival_draws is not None  # noqa: PT018 - they come together
+        at, single = self._chosen, 1 + self.models.index(str(self.best_single))
+        return {
+            role: forecast(
+                float((rivals[:, place] - losses[:, at]).mean()),
+                (rival_draws[:, place] - draws[:, at]).mean(0),
+                proportion(float(apart[:, place, at].mean()), sum(self.points)),
+                known=set(self.tempered) == set(self.models),
+                models=len(self.models),
+            )
+            for role, place in (("base", 0), ("single", single))
+        }
 
     @property
     def stakes(self) -> list[Estimate]:
@@ -260,6 +305,10 @@ class MergeCheck(Result):
             numbers["way"] = self.way.named(
                 "share of the distance from the base to the models that the merge covers", SHARE
             )
+        for role, gain in self.gains.items():
+            of = self.base if role == "base" else f"{self.best_single}, the best single model"
+            what = f"expected accuracy of the merge minus that of {of}, mean over tasks"
+            numbers[f"gain_over_{role}"] = gain.named(what, SHARE)
         for name, each in self.low_shares.items():
             numbers[f"low_xi_share:{name}"] = each.named(f"{name}, share of [0, 1]² with ξ < {self.threshold:g}", SHARE)
         numbers |= self.weights.headline()
@@ -279,7 +328,7 @@ class MergeCheck(Result):
 
     @override
     def sentence(self) -> str:
-        return " ".join([verdict_of(self), *remarks_on(self)])
+        return " ".join(filter(None, [verdict_of(self), comparison_of(self), *remarks_on(self)]))
 
     def facts(self) -> dict[str, Any]:
         """The verdict, how often resampled samples give each, the coefficients that do as well, and what else to know."""
@@ -288,6 +337,7 @@ class MergeCheck(Result):
             "chances": self.chances,
             "compared": self.compared,
             "as_good": list(self.as_good),
+            "best_single": self.best_single,
             "tempered": list(self.tempered),
             "probed": list(self.probed),
             "remarks": remarks_on(self),
@@ -362,6 +412,7 @@ class MergeCheck(Result):
         found = [Sentence(head, "agreement_by_coefficient")]
         found += [Sentence(" ".join(rest), "models")] if rest else []
         found += [Sentence(covered[0], "agreement_by_coefficient")] if covered else []
+        found += [Sentence(comparison_of(self), "models")]
         return found + [Sentence(each, "cosines" if "task vectors" in each else "models") for each in remarks]
 
     def _meaning(self) -> str:

@@ -13,12 +13,16 @@ from biascope.results.wording import listed, percent
 
 if TYPE_CHECKING:
     from biascope.measures.merge_check.result import MergeCheck
+    from biascope.results.estimate import Estimate
 
 GRADES = ("merge", "merge with a loss", "do not merge", "undecided")
 KEPT = 0.05  # a merge changes at most this share of any model's predictions,
 LOST = 0.20  # one with a loss at most this;
 WAY, HALF_WAY = 0.25, 0.50  # and it goes this share of the way from the base to the models: with a loss, and without
 ALIKE = 0.01  # below this share of predictions that differ from the base, there is nothing to judge by
+FIXED = (
+    0.55  # one coefficient for all merges did as well as the suggested ones for one of three encoders of the validation
+)
 SURE = 0.95  # share of resamples that agree on the verdict, from which it counts as sure
 DECAYED = -0.1  # cosine with the base from which weight decay counts as part of a task vector
 AGAINST = -0.05  # cosine from which two vectors count as pulling against each other in a layer
@@ -75,7 +79,7 @@ def verdict_of(check: MergeCheck) -> str:
     keeps = f"the merged model {keeps} of {whose} on their own samples."
     first = f"{grade.capitalize()}: at {alpha}, {keeps}"
     if grade == "do not merge":
-        first = f"Do not merge these models: even at the best coefficient, {alpha}, {keeps}"
+        first = f"Do not merge these models if each can be used on its own task: even at the best coefficient, {alpha}, {keeps}"
     worst = int(np.argmax([loss.value for loss in check.losses]))
     loss, likely = check.losses[worst], check.expected_losses
     changes = f"{check.models[worst]} changes most: {_distance(check, loss.value, check.models[worst])}."
@@ -83,15 +87,49 @@ def verdict_of(check: MergeCheck) -> str:
         ends = [percent(end).removesuffix(" %") for end in (loss.low, loss.high)]
         whose = "The accuracy of this probe" if check.models[worst] in check.probed else "Its accuracy"
         changes += f" {whose} drops by at most {_points(loss.value)} (95 % CI {ends[0]} to {ends[1]}). "
-        changes += f"The expected drop is {_points(likely[worst].value)}"
+        changes += f"The forecast is a drop of {_points(likely[worst].value)} ({_interval(likely[worst])})."
         if check.models[worst] not in check.tempered:
-            changes += " if the model is well calibrated. Pass its accuracy for a better estimate"
-        changes += "."
+            changes += " Pass its accuracy for a better forecast."
     if not loss.value:
         of = "probe" if check.probed else "model"
         changes = f"No prediction changes (95 % CI: at most {percent(loss.high)} of any {of}'s predictions)."
     covered = f"The merge covers {percent(max(check.way.value, 0))} of the distance from {check.base} to the models."
     return f"{first} {changes} {covered}"
+
+
+def comparison_of(check: MergeCheck) -> str:
+    """What the merge gives over what it replaces: the base, and the best single model for all tasks; on average over the tasks."""
+    if check.grade == "undecided":
+        return ""
+    if not check.gains:
+        return (
+            f"Whether the merge is more accurate than {check.base}, or than one model for all tasks, cannot be seen from features. "
+            "Compare them with labels."
+        )
+    versus = []
+    for role, gain in check.gains.items():
+        of = check.base if role == "base" else f"{check.best_single}, the best single model for all tasks"
+        if gain.contains(0.0):
+            sign = "+" if gain.value > 0 else ""
+            versus.append(
+                f"not clearly more or less accurate than {of} ({sign}{_points(gain.value)}, {_interval(gain)})"
+            )
+        else:
+            side = "more" if gain.value > 0 else "less"
+            versus.append(f"{_points(abs(gain.value))} {side} accurate than {of} ({_interval(gain)})")
+    rests = "the models' own probabilities"
+    if set(check.tempered) == set(check.models):
+        rests += " and their accuracies"
+    return (
+        f"On average over the tasks, the merge is forecast to be {versus[0]}. It is forecast to be {versus[1]}. "
+        f"These forecasts rest on {rests}, not on labels."
+    )
+
+
+def _interval(share: Estimate) -> str:
+    """The 95 % interval of a difference of accuracies in points."""
+    low, high = (_points(end).removesuffix(" points") for end in (share.low, share.high))
+    return f"95 % CI {low} to {high}"
 
 
 def _points(share: float) -> str:
@@ -115,7 +153,7 @@ def remarks_on(check: MergeCheck) -> list[str]:
             f"The samples are too few for a certain verdict: {percent(chances[other])} of the resamples give {other!r}."
         )
     if check.grade != "undecided":
-        words.append(_clash(check))
+        words += [*_fixed(check), _clash(check)]
     if check.control is not None:
         predictions = "the predictions of linear probes" if check.probed else "the predictions"
         what = predictions if check.compared == "classes" else "the cosine of features"
@@ -152,6 +190,18 @@ def doubts_of_decay(
         f"Weight decay is part of the task vector of {listed(named)}. All models share this part, so their vectors overlap. "
         "Fine-tune with weight decay towards the base, or without."
     ]
+
+
+def _fixed(check: MergeCheck) -> list[str]:
+    """Whether the suggested coefficient does more than one fixed coefficient for all merges would."""
+    places = np.flatnonzero(np.isclose(check.alphas, FIXED))
+    if check.compared != "classes" or not len(places):
+        return []
+    low, high = check.as_good
+    if low <= FIXED <= high:
+        return [f"The fixed coefficient α = {FIXED} does as well here."]
+    share, least = percent(float(check.apart[:, places[0]].mean())), percent(check.mean_loss.value)
+    return [f"The fixed coefficient α = {FIXED} changes {share} of the predictions, the suggested one {least}."]
 
 
 def _clash(check: MergeCheck) -> str:
