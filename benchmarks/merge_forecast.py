@@ -2,7 +2,7 @@
 
     python benchmarks/merge_forecast.py fit                                # seconds: from merge_expected.json, merge_validation.json
     python benchmarks/merge_forecast.py test --folder FOLDER --json FILE   # new models; two minutes of one core; resumes
-    python benchmarks/merge_forecast.py judge benchmarks/merge_forecast.json
+    python benchmarks/merge_forecast.py judge benchmarks/merge_forecast.json --draw docs/images/merge_forecast.png
 
 `fit` gives the two constants of `biascope.measures.merge_check.forecast`. With d the share of predictions that the merge changes, e the
 forecast and r the realised loss of accuracy, each a mean over the two models of a merge, the error is u = (r − e)/d. Its root mean
@@ -283,6 +283,32 @@ def judged(rows):
     print(f"from {100 * min(fixed):.1f} to {100 * max(fixed):.1f}")
 
 
+def drawn(rows, path):
+    """The realised loss of each model against its forecast, with and without accuracies."""
+    from biascope.results.draw import PALETTE, WIDTH, blank, panel
+
+    figure, colours = blank(3.2), PALETTE[False]
+    grid, ends = figure.add_gridspec(1, 2), []
+    for place, words in enumerate(FORECASTS):
+        axes = panel(figure, False, grid[0, place])
+        told = [loss for row in rows for loss in row["forecasts"][words]["losses"]]
+        came = [
+            row["accuracy"][name][k] - row["accuracy"]["merged"][k]
+            for row in rows
+            for k, name in enumerate(row["pair"])
+        ]
+        forecast, low, high = (100 * np.array([loss[key] for loss in told]) for key in ("value", "low", "high"))
+        axes.vlines(forecast, low, high, color=colours.lines[0], alpha=0.25, linewidth=1.5)
+        axes.plot(forecast, 100 * np.array(came), "o", markersize=4, color=colours.lines[1], alpha=0.8)
+        axes.axline((0, 0), slope=1, color=colours.muted, linestyle=":", linewidth=1.2)
+        axes.set_title(f"{words} accuracies" if place else words, fontsize=9)
+        axes.set(xlabel="forecast, points", ylabel="" if place else "realised loss of accuracy, points")
+        ends.append(axes.get_ylim())
+    for axes in figure.axes:
+        axes.set(ylim=(min(low for low, _ in ends), max(high for _, high in ends)))
+    figure.savefig(path, dpi=1000 / WIDTH, facecolor="white")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     steps = parser.add_subparsers(dest="step", required=True)
@@ -291,12 +317,17 @@ def main():
     test.add_argument("--folder", type=Path, required=True)
     test.add_argument("--json", type=Path, required=True)
     test.add_argument("--data-root", type=Path)
-    steps.add_parser("judge").add_argument("file", type=Path)
+    judge = steps.add_parser("judge")
+    judge.add_argument("file", type=Path)
+    judge.add_argument("--draw", type=Path, metavar="PNG", help="also draw the losses of single models")
     options = parser.parse_args()
     if options.step == "fit":
         told_of_fit()
     elif options.step == "judge":
-        judged(json.loads(options.file.read_text())["rows"])
+        rows = json.loads(options.file.read_text())["rows"]
+        judged(rows)
+        if options.draw:
+            drawn(rows, options.draw)
     else:
         run = Run(options.folder, "cpu", "float32", data_root=options.data_root)
         known = of_characters(run)

@@ -204,7 +204,7 @@ for check in (together, apart):
 # **What not to conclude**
 #
 # - "Do not merge" does not mean that the merge is worse than the base. It means that much of what the models learned
-#   is lost.
+#   is lost. The sentence compares the merge with the base, and with the best single model for all tasks.
 # - The bound does not hold on data unlike the samples of the check.
 # - Two pairs prove nothing. On 28 pairs of a small ViT, the correlation of expected and realised drop was 0.81 (95 %
 #   CI 0.57 to 0.92).

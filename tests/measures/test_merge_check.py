@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,10 +15,13 @@ from biascope.editing.heads import Head, identity_head
 from biascope.editing.vectors import TaskVector
 from biascope.families.network import Network
 from biascope.measures.merge_check import likely_labels, merge_check
+from biascope.measures.merge_check.forecast import SIGNS_RIGHT, TESTED, WITH_ACCURACIES, WITHOUT, forecast
 from biascope.measures.merge_check.result import MergeCheck
 from biascope.measures.merge_check.verdict import GRADES, graded, verdict_of
+from biascope.results.estimate import Estimate, proportion
 from biascope.tasks.task import Arrays
 
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 MODELS = ("first", "second")
 ENCODER = network_of(lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 5)), readout=None)
 HEADS = {name: Head(normal(3, 5, seed=seed), torch.zeros(3)) for seed, name in enumerate(MODELS)}
@@ -113,13 +118,97 @@ def test_the_loss_to_expect_is_that_of_labels_drawn_as_the_model_says(
     assert checked.expected[0, 7] == pytest.approx(rights[0] - rights[1], abs=0.003)
     assert accuracy is None or rights[0] == pytest.approx(accuracy, abs=0.003)
     assert np.all((checked.expected >= 0) & (checked.expected <= checked.apart + 1e-12))  # never more than the bound
-    told = "if the model is well calibrated" in verdict_of(checked)
+    told = "Pass its accuracy for a better forecast." in verdict_of(checked)
     assert told == (MODELS[int(np.argmax([loss.value for loss in checked.losses]))] not in checked.tempered)
     losses = checked.expected_losses
     assert all(loss.low <= loss.value <= loss.high for loss in losses)
     for row, loss in zip(checked.tables()["models"], losses, strict=True):
         expected = loss.named(f"{row['model']}, expected drop in accuracy", "share")
         assert row["expected_loss"] == checked.headline()[f"expected_loss:{row['model']}"] == expected
+
+
+def test_the_merge_is_compared_with_the_base_and_with_the_best_single_model(found: MergeCheck) -> None:
+    """By the definition: expected accuracy of each network with every task's head, labels drawn as the task's own model says."""
+    alpha = found.alpha.value
+    rows = {"start": (0.0, 0.0), "first": (1.0, 0.0), "second": (0.0, 1.0), "merged": (alpha, alpha)}
+    own = {model: outputs(rows[model], HEADS[model], TASKS[model]).softmax(1) for model in MODELS}
+    classes = {
+        name: [outputs(row, HEADS[model], TASKS[model]).argmax(1, keepdim=True) for model in MODELS]
+        for name, row in rows.items()
+    }
+    right = {
+        name: np.mean([float(own[model].gather(1, each).mean()) for model, each in zip(MODELS, of, strict=True)])
+        for name, of in classes.items()
+    }
+    best = max(MODELS, key=lambda model: right[model])
+    assert found.best_single == found.facts()["best_single"] == best
+    for role, rival in (("base", "start"), ("single", best)):
+        gain = found.gains[role]
+        assert gain.value == pytest.approx(right["merged"] - right[rival], abs=1e-12)
+        differ = np.mean(
+            [float((a != b).double().mean()) for a, b in zip(classes["merged"], classes[rival], strict=True)]
+        )
+        assert gain.standard_error >= WITHOUT.spread * differ
+        assert gain.low <= gain.value <= gain.high
+        assert gain.high <= proportion(float(differ), 120).high + 1e-12  # no labels can make more of it
+        assert found.headline()[f"gain_over_{role}"].value == gain.value
+    words = found.sentence()
+    assert f"{best}, the best single model for all tasks (" in words
+    assert "These forecasts rest on the models' own probabilities, not on labels. In a test on 28 merges" in words
+    known = ask(accuracies=dict.fromkeys(MODELS, 0.6))
+    assert (
+        "These forecasts rest on the models' own probabilities and their accuracies, not on labels." in known.sentence()
+    )
+    half = ask(accuracies={"first": 0.6})
+    assert "own probabilities, not on labels" in half.sentence()
+
+
+def test_the_error_of_forecasts_is_that_of_the_committed_merges() -> None:
+    """By the definition, from the merges that were checked and scored: a jackknife over tasks, which merges share."""
+    rows = [
+        (set(row["pair"]), row)
+        for encoder in json.loads((BENCHMARKS / "merge_expected.json").read_text()).values()
+        for row in encoder["rows"]
+    ]
+    tasks = sorted(set.union(*(pair for pair, _ in rows)))
+    for error, key in ((WITH_ACCURACIES, "expected"), (WITHOUT, "expected without accuracies")):
+        squares = np.array([((row["realised"] - row[key]) / row["bound"]) ** 2 for _, row in rows])
+        left_out = [np.sqrt(squares[[task not in pair for pair, _ in rows]].mean()) for task in tasks]
+        spread = float(np.sqrt(squares.mean()))
+        variance = (len(tasks) - 1) * np.var(left_out)
+        assert error.spread == pytest.approx(spread, abs=6e-4)
+        assert error.freedom == pytest.approx(spread**2 / (2 * variance), abs=0.06)
+
+
+def test_the_signs_that_were_right_are_those_of_the_committed_test() -> None:
+    rows = json.loads((BENCHMARKS / "merge_forecast.json").read_text())["rows"]
+    assert len(rows) == TESTED
+    for known, words in ((True, "with accuracies"), (False, "without")):
+        for role in ("base", "single"):
+            right = 0
+            for row in rows:
+                mean = {name: float(np.mean(each)) for name, each in row["accuracy"].items()}
+                rival = mean["base"] if role == "base" else max(mean[name] for name in row["pair"])
+                right += (row["forecasts"][words]["gains"][role]["value"] > 0) == (mean["merged"] > rival)
+            assert SIGNS_RIGHT[known][role] == right
+
+
+@pytest.mark.parametrize(("differ", "sampling"), [(0.1, 0.0), (0.1, 0.03)])
+def test_an_interval_of_a_forecast_holds_what_comes_as_often_as_it_says(differ: float, sampling: float) -> None:
+    """Errors of the forecast in proportion to what differs, their spread itself estimated, beside those of sampling."""
+    stream = np.random.default_rng(0)
+    bound, hits, spread, freedom = (
+        Estimate(differ, 0.0, differ, 1.0),
+        [],
+        WITH_ACCURACIES.spread,
+        WITH_ACCURACIES.freedom,
+    )
+    draws = sampling * stream.standard_normal(4000)
+    for _ in range(2000):
+        true = spread / np.sqrt(stream.chisquare(freedom) / freedom)  # of a spread estimated with so many degrees
+        came = 0.02 + true * differ * stream.standard_normal() + sampling * stream.standard_normal()
+        hits.append(forecast(0.02, draws, bound, known=True, models=2).contains(came))
+    assert np.mean(hits) == pytest.approx(0.95, abs=0.02)
 
 
 def test_maps_are_those_of_the_disentanglement_error(found: MergeCheck) -> None:
@@ -190,7 +279,9 @@ def test_disentangled_models_are_merged_and_opposite_ones_are_not() -> None:
     assert against.grade == "do not merge"
     assert against.effect_cosines[0, 1] == pytest.approx(-1.0)
     words = against.sentence()
-    assert words.startswith("Do not merge these models: even at the best coefficient")
+    assert words.startswith(
+        "Do not merge these models if each can be used on its own task: even at the best coefficient"
+    )
     assert "The task vectors point against each other most in weight (cosine −1.00)." in words
 
 
@@ -283,6 +374,8 @@ def test_three_models_and_features() -> None:
     assert "cosine of" in found.sentence()
     assert found.expected is None
     assert found.expected_losses == []
+    assert found.gains == {}
+    assert "cannot be seen from features. Compare them with labels." in found.sentence()
     assert {"cosines", "opposite_moves"} < found.plots().keys()
 
 

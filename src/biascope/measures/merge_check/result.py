@@ -307,7 +307,8 @@ class MergeCheck(Result):
             )
         for role, gain in self.gains.items():
             of = self.base if role == "base" else f"{self.best_single}, the best single model"
-            what = f"expected accuracy of the merge minus that of {of}, mean over tasks"
+            read = " of linear probes" * bool(self.probed)
+            what = f"expected accuracy{read} of the merge minus that of {of}, mean over tasks"
             numbers[f"gain_over_{role}"] = gain.named(what, SHARE)
         for name, each in self.low_shares.items():
             numbers[f"low_xi_share:{name}"] = each.named(f"{name}, share of [0, 1]² with ξ < {self.threshold:g}", SHARE)
