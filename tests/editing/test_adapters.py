@@ -150,12 +150,15 @@ def test_embeddings_convolutions_and_turned_weights(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "more", "message"),
     [
-        ({"use_dora": True}, {}, "but adapter_config.json has use_dora"),
+        ({"use_dora": True}, {}, "a magnitude vector for each of its layers, as use_dora .* holds none for .*0.q"),
+        ({"use_bdlora": {"nblocks": 2}}, {}, "has use_bdlora"),
+        ({"alora_invocation_tokens": [5]}, {}, "has alora_invocation_tokens"),
+        ({"target_parameters": ["experts.up"]}, {}, "has target_parameters"),
         ({"peft_type": "LOHA"}, {}, "peft_type LOHA"),
         ({"init_lora_weights": "pissa"}, {}, "init_lora_weights pissa"),
         ({"lora_alpha": None}, {}, "The scale of a must be known"),
-        ({}, {"base_model.model.model.0.q.lora_magnitude_vector.weight": torch.ones(16)}, "holds .*lora_magnitude_vector"),
-        ({}, {"base_model.model.model.0.q.lora_B.bias": torch.ones(16)}, r"holds .*lora_B\.bias"),
+        ({}, {"base_model.model.model.0.q.lora_magnitude_vector.weight": torch.ones(16)}, "a magnitude vector for no layer"),
+        ({}, {"base_model.model.model.0.q.lora_B.bias": torch.ones(16)}, "a bias of lora_B for no layer"),
         ({}, {"base_model.model.x.lora_A.weight": torch.ones(4, 2)}, "both factors of base_model.model.x, got one"),
         ({}, {"base_model.model.model.0.q.base_layer.weight": torch.ones(16, 12)}, "has factors beside it"),
         ({}, {"x.lora_A.one.weight": torch.ones(4, 2), "x.lora_A.two.weight": torch.ones(4, 2)}, "one adapter, got None, one"),
@@ -172,6 +175,63 @@ def test_what_is_no_product_of_two_factors_is_refused(tmp_path, settings, more, 
         with pytest.raises(ValueError, match=message):
             call()
     assert not (tmp_path / "out.safetensors").exists()
+
+
+@pytest.mark.parametrize("kind", ["linear", "turned", "convolution"])
+def test_dora_gives_each_output_a_norm_of_its_own(tmp_path, kind):
+    """``m_i V_i / ‖V_i‖`` with ``V = W + s B A``, whatever the slices are, and the difference of nothing is exactly nothing."""
+    shape = {"linear": (6, 5), "turned": (5, 6), "convolution": (6, 5, 2, 2)}[kind]
+    start = {"q.weight": normal(*shape, seed=1).float()}
+    base = saved(tmp_path, "base", start)
+    down = normal(2, *shape[1:], seed=2) if kind == "convolution" else normal(2, 5, seed=2)
+    up = normal(6, 2, *([1, 1] if kind == "convolution" else []), seed=3)
+    change = 4 * (up.flatten(1) @ down.flatten(1)) if kind != "turned" else 4 * (up @ down).T
+    moved = start["q.weight"].double() + change.view(shape)
+    rows = moved.T if kind == "turned" else moved.flatten(1)
+    norms = normal(6, seed=4).abs()
+    wanted = norms[:, None] * rows / rows.norm(dim=1, keepdim=True)
+    wanted = wanted.T if kind == "turned" else wanted.view(shape)
+    tensors = {
+        "base_model.model.q.lora_A.weight": down.float(),
+        "base_model.model.q.lora_B.weight": up.float(),
+        "base_model.model.q.lora_magnitude_vector": norms.float().view(1, 6, 1, 1) if kind == "convolution" else norms.float(),
+    }  # fmt: skip
+    how = {"use_dora": True, "lora_alpha": 8, "fan_in_fan_out": kind == "turned"}
+    vector = on_base(peft(tmp_path, "a", {}, tensors, **how), base)
+    for most in (1, 7, 1000):
+        parts = torch.cat(list(vector.slices("q.weight", most))).view(shape)
+        torch.testing.assert_close(parts + start["q.weight"], wanted.float())
+    with pytest.raises(ValueError, match=r"but has use_dora.*Pass the base first"):
+        updates([peft(tmp_path, "a", {}, tensors, **how)])
+    short = peft(tmp_path, "a", {}, {**tensors, "base_model.model.q.lora_magnitude_vector": torch.ones(5)}, **how)
+    with pytest.raises(ValueError, match=r"must have a number for each of 6 outputs, got \(5,\)"):
+        on_base(short, base)
+
+
+def test_a_bias_is_added_with_the_scale_of_its_layer(tmp_path):
+    pairs = {"q": (normal(4, 5).float(), normal(6, 4, seed=1).float())}
+    base = saved(tmp_path, "base", {"q.weight": normal(6, 5, seed=2).float(), "q.bias": torch.zeros(6)})
+    more = {"base_model.model.q.lora_B.bias": torch.arange(6.0)}
+    a = peft(tmp_path, "a", pairs, more, lora_bias=True)
+    assert on_base(a, base).read("q.bias").tolist() == [0, 2, 4, 6, 8, 10]
+    assert updates([a])[0][0].read("q.bias").tolist() == [0, 2, 4, 6, 8, 10]
+    bare = saved(tmp_path, "bare", {"q.weight": normal(6, 5, seed=2).float()})
+    with pytest.raises(ValueError, match=r"its layer q has none\. Its weights cannot hold this change"):
+        on_base(a, bare)
+
+
+def test_square_layers_are_stored_as_others_of_their_name(tmp_path):
+    """One setting is for all layers of an adapter, and PEFT leaves that of the layer it saw last."""
+    shapes = {"attn.c_proj": (4, 4), "mlp.c_proj": (8, 4)}
+    start = {f"{name}.weight": normal(*shape).float() for name, shape in shapes.items()} | {
+        "mlp.c_proj.bias": torch.zeros(4)
+    }
+    pairs = {"attn.c_proj": (normal(2, 4, seed=1), normal(4, 2, seed=2))}
+    a = peft(tmp_path, "a", pairs, fan_in_fan_out=False)
+    wanted = product(pairs, "attn.c_proj", ALPHA / 2).T.float()
+    torch.testing.assert_close(on_base(a, saved(tmp_path, "base", start)).read("attn.c_proj.weight"), wanted)
+    start = {"attn.c_proj.weight": start["attn.c_proj.weight"]}
+    torch.testing.assert_close(on_base(a, saved(tmp_path, "b", start)).read("attn.c_proj.weight"), wanted.T)
 
 
 def test_factors_are_never_added_one_by_one(tmp_path):

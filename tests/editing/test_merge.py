@@ -164,6 +164,34 @@ def test_half_precision_says_what_it_rounds_away(tmp_path):
     assert "In bfloat16, 80 % of the changed numbers were rounded away" in found.sentence()
 
 
+@pytest.mark.parametrize("dtype", [None, torch.float16, torch.bfloat16, torch.float32])
+def test_models_of_other_types_are_converted_and_the_loss_is_told(tmp_path, dtype):
+    """What rounding adds to ‖τ‖² is what it is expected to; what the written type loses is what the file misses."""
+    start, end = ({"w": normal(64, 100, seed=seed).float()} for seed in (0, 1))
+    end["w"] = start["w"] + 0.01 * end["w"]
+    base, wide = saved(tmp_path, "base", start), saved(tmp_path, "wide", end)
+    narrow = saved(tmp_path, "narrow", {"w": end["w"].bfloat16()})
+    found = merge(base, [(narrow, 0.5), (wide, 0.25)], tmp_path / "out.safetensors", dtype=dtype)
+    merged = weights.load(tmp_path / "out.safetensors")["w"]
+    exact = start["w"] + 0.5 * (end["w"].bfloat16().float() - start["w"]) + 0.25 * (end["w"] - start["w"])
+    assert merged.dtype == (dtype or torch.float32)
+    torch.testing.assert_close(merged, exact.to(merged.dtype))
+    assert found.error == pytest.approx(
+        float((merged - exact).norm() / (exact - start["w"]).norm()), rel=0.01, abs=1e-5
+    )
+    assert found.precision == weights.type_name(merged.dtype)
+    words = found.sentence()
+    assert "narrow holds bfloat16 where base holds float32. Both are read in float32." in words
+    told = float(words.partition("If narrow was rounded to bfloat16 after training, this makes ")[2].split()[0])
+    noise = (end["w"].bfloat16().float() - end["w"]).square().sum()
+    assert told / 100 == pytest.approx(float(noise / (narrow.read("w").float() - start["w"]).square().sum()), rel=0.05)
+    assert "holds" not in merge(base, [(wide, 0.5)], tmp_path / "plain.safetensors").sentence()
+    back = differences(narrow, [wide]).sentence()
+    assert "If wide was trained from wider weights than the bfloat16 of narrow" in back
+    merge(narrow, [(wide, 1.0)], tmp_path / "one.safetensors")
+    assert same_bits(weights.load(tmp_path / "one.safetensors")["w"], end["w"].bfloat16())
+
+
 def refused(folder, message: str, work) -> None:
     before = sorted(path.name for path in folder.iterdir())
     with pytest.raises(ValueError, match=message) as caught:
@@ -185,11 +213,11 @@ def test_bad_models_are_refused_and_nothing_is_written(tmp_path):
             r"instead of \(3, 20\)\)\. Pass", lambda: merge(base, [(smaller, 1.0)], out))  # fmt: skip
     extra = changed("more", torch.ones(1))
     refused(tmp_path, r"1 extra \(more\)", lambda: merge(base, [(extra, 1.0)], out))
-    half = saved(tmp_path, "bad", model(1, torch.float16))
+    whole = changed("head.weight", torch.ones(3, 20, dtype=torch.int8))
     refused(
         tmp_path,
-        r"4 of another type \(head\.weight float16 instead of float32",
-        lambda: merge(base, [(half, 1.0)], out),
+        r"1 of another type \(head\.weight int8 instead of float32",
+        lambda: merge(base, [(whole, 1.0)], out),
     )
     for value in (float("nan"), float("inf")):
         tensor = a.params()["layers.10.weight"].clone()
@@ -273,7 +301,7 @@ def test_a_difference_lists_what_cannot_be_compared(tmp_path):
     assert np.isfinite(found.task_norms).all()
     words = found.sentence()
     assert "c.safetensors does not fit base.safetensors: 1 extra (new); 1 of another shape (layers.10.bias" in words
-    assert "1 of another type (layers.2.weight float16 instead of float32)" in words
+    assert "c holds float16 where base holds float32. Both are read in float32" in words
     assert "c.safetensors has 2 numbers that are not finite" in words
     strange = saved(tmp_path, "d", {"other": torch.ones(3)})
     with pytest.raises(

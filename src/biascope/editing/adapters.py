@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,13 +21,22 @@ from biascope.families.checkpoint import Checkpoint, StoredTensor, read_settings
 
 CONFIG = "adapter_config.json"
 ADAPTER = "adapter"  # in the metadata: the hash of the adapter's file
+PREFIX = "prefix"  # in the metadata: what the names of the adapted model begin with, and those of the base do not
+_ADAPTER = r"(?:\.(?P<adapter>(?!weight$|bias$)[^.]+))?"
 _FACTOR = re.compile(
-    r"(?P<layer>.+?)\.(?:lora_(?P<table>embedding_)?(?P<side>[AB])|lora_(?P<way>down|up))"
-    r"(?:\.(?P<adapter>(?!weight$|bias$)[^.]+))?(?:\.weight)?"
+    rf"(?P<layer>.+?)\.(?:lora_(?P<table>embedding_)?(?P<side>[AB])|lora_(?P<way>down|up)){_ADAPTER}(?:\.weight)?"
+)
+# What may stand beside the two factors of a layer: what they add to its bias, and the norms that DoRA gives to its outputs.
+_BESIDE = re.compile(
+    rf"(?P<layer>.+?)\.(?:(?P<bias>lora_B){_ADAPTER}\.bias|(?P<norms>lora_magnitude_vector)(?:\.[^.]+)*)"
 )
 # Adapters that are no product of two factors added to a weight, and what else such files hold.
 _OTHER = re.compile(r"(^|[._])((lora|hada|lokr|ia3|oft|boft|vera|glora|randlora)_|prompt_embeddings$|trainable_tokens)")
 _UNCHANGED_BASE = (True, False, None, "gaussian", "eva", "orthogonal")  # other initial factors are taken off the base
+# Settings that leave the change as it is, or that are understood; another that switches something on may change it.
+_HARMLESS = {"use_rslora", "use_dora", "eva_config", "megatron_config", "runtime_config", "velora_config"}
+_HARMLESS |= {"loftq_config", "corda_config", "lora_ga_config"}  # decided by the initial factors
+_SWITCHES = re.compile(r"use_\w+|\w+_config|layer_replication|alora_invocation_tokens|target_parameters")
 
 
 def is_adapter(model: Checkpoint) -> bool:
@@ -35,7 +46,7 @@ def is_adapter(model: Checkpoint) -> bool:
         >>> [is_adapter(Checkpoint("", dict.fromkeys([name]))) for name in ("q.weight", "q.lora_A.weight", "q.hada_w1_a")]
         [False, True, True]
     """
-    return any(_OTHER.search(name) for name in model.tensors) or "peft_type" in _config(model)
+    return any(_OTHER.search(name) for name in model.tensors) or "peft_type" in config_of(model)
 
 
 def require_no_adapter(model: Checkpoint, remedy: str) -> None:
@@ -79,7 +90,12 @@ def updates(models: Sequence[Checkpoint]) -> tuple[list[Checkpoint], list[str]]:
     found, words = [], []
     for model in models:
         layers, others = _layers(model)
-        found.append({f"{name}.weight": each for name, each in layers.items()})
+        if dora := [name for name, layer in layers.items() if layer.norms]:
+            raise ValueError(
+                f"{model.name} must add its update to its base, but has use_dora: it also scales each output of {dora[0]} to a norm of "
+                "its own, so its change depends on the base. Pass the base first: biascope merge diff BASE A B."
+            )
+        found.append({place: each for name, layer in layers.items() for place, each in layer.changes(name).items()})
         if others:
             words.append(
                 f"{model.name} holds {', '.join(map(_plain, others))} whole, left out: pass the base first to compare them"
@@ -118,23 +134,42 @@ def on_base(model: Checkpoint, base: Checkpoint) -> Checkpoint:
     if not is_adapter(model):
         return model
     layers, others = _layers(model)
-    rename = _names_in(base, model, [f"{name}.weight" for name in layers])
+    rename, prefix = _names_in(base, model, [f"{name}.weight" for name in layers])
     changes: dict[str, StoredTensor] = {}
+    whole = {_plain(name): model.tensors[name] for name in others}
     for name, layer in layers.items():
-        place = rename(f"{name}.weight")
-        changes[place] = layer.fitting(base.tensors[place].shape, base.tensors[place].dtype, f"{name} of {model.name}")
-    for name in others:
-        place, whole = rename(_plain(name)), model.tensors[name]
-        place = place if place in base.tensors else _plain(name)
+        for own, change in layer.changes(name).items():
+            place, mine = rename(own), whole.pop(own, None)
+            if (start := base.tensors.get(place)) is None:
+                raise ValueError(
+                    f"{base.name} must have every bias that {model.name} adds to, but its layer {weights.layer_of(place)} has none. "
+                    "Its weights cannot hold this change: use the adapter beside the base."
+                )
+            if mine is not None and tuple(mine.shape) != tuple(start.shape):
+                raise ValueError(
+                    f"{own} of {model.name} must have the shape of its base, {tuple(start.shape)}, got {tuple(mine.shape)}. Resize the "
+                    "vocabulary of the base as it was for training, and save it."
+                )
+            if isinstance(change, Scaled):
+                change = replace(change, dtype=weights.working_type(start.dtype))
+            else:
+                change = change.fitting(start, f"{name} of {model.name}", _stores_inputs_first(base, place))
+            norms = model.read(layer.norms).flatten() if layer.norms and isinstance(change, Update) else None
+            if norms is not None or mine is not None:
+                changes[place] = AdaptedWeight(start, start if mine is None else mine, change, norms)
+            else:
+                changes[place] = change
+    for own, tensor in whole.items():
+        place = place if (place := rename(own)) in base.tensors else own
         start = base.tensors.get(place)
-        if start is None or tuple(start.shape) != tuple(whole.shape):
-            changes[place] = whole  # told by what compares it with the base
+        if start is None or tuple(start.shape) != tuple(tensor.shape):
+            changes[place] = tensor  # told by what compares it with the base
         elif weights.is_edited(place, start):
-            changes[place] = Replaced(whole, start)
+            changes[place] = AdaptedWeight(start, tensor)
     for name, tensor in base.tensors.items():
         if name not in changes and weights.is_edited(name, tensor):
             changes[name] = Zero(tuple(tensor.shape), weights.working_type(tensor.dtype))
-    about = {"kind": KIND, ADAPTER: model.fingerprint()}
+    about = {"kind": KIND, ADAPTER: model.fingerprint(), PREFIX: prefix}
     return Checkpoint(model.name, dict(sorted(changes.items())), about, model.path)
 
 
@@ -171,29 +206,66 @@ class Update:
             rows = (self.scale * first[low : -(-end // columns)]) @ second
             yield rows.flatten()[begin - low * columns : end - low * columns].clone()
 
-    def fitting(self, shape: tuple[int, ...], dtype: torch.dtype, whose: str) -> Update:
-        """The same for a weight of a shape and a type.
+    def fitting(self, start: StoredTensor, whose: str, turned: bool | None = None) -> Update:
+        """The same for a weight of the base.
+
+        Args:
+            start: The weight.
+            whose: Whose update it is, in words.
+            turned: Whether the base stores a square weight as ``(in, out)``; ``None`` to believe the adapter's settings.
 
         Raises:
             ValueError: If the update has another shape.
         """
-        turned = self.turned
-        if tuple(shape) != self.shape and len(shape) == 2 and tuple(shape) == self.shape[::-1]:
-            turned = not turned
-        elif tuple(shape) != self.shape:
-            raise ValueError(
-                f"The update of {whose} must have the shape of its weight, {tuple(shape)}, got {self.shape}. Pass the base that "
-                "the adapter was trained on."
-            )
-        return Update(self.model, self.down, self.up, self.scale, tuple(shape), turned, weights.working_type(dtype))
+        shape, way = tuple(start.shape), self.turned
+        if shape != self.shape:
+            if len(shape) != 2 or shape != self.shape[::-1]:
+                raise ValueError(
+                    f"The update of {whose} must have the shape of its weight, {shape}, got {self.shape}. Pass the base that "
+                    "the adapter was trained on."
+                )
+            way = not way
+        elif turned is not None and shape[0] == shape[-1]:
+            way = turned
+        return replace(self, shape=shape, turned=way, dtype=weights.working_type(start.dtype))
 
 
 @dataclass(frozen=True, eq=False)
-class Replaced:
-    """What a weight that an adapter has whole differs by from the base's."""
+class Scaled:
+    """``s · b``: what an adapter adds to a bias."""
 
-    whole: StoredTensor
+    bias: StoredTensor
+    scale: float
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+        return tuple(self.bias.shape)
+
+    def slices(self, most: int) -> Iterator[Tensor]:
+        """Its values in order, at most so many at once."""
+        for part in self.bias.slices(most):
+            yield self.scale * part.to(self.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class AdaptedWeight:
+    """By what the weight of an adapted layer differs from the base's, where the adapter does more than to add an update.
+
+    With DoRA, the weights of output i are ``m_i (W + s B A)_i / ‖(W + s B A)_i‖``.
+
+    Attributes:
+        base: W₀, the weight of the base.
+        own: W: the base's, or one that the adapter holds whole.
+        update: ``s · B A``, if there is one.
+        norms: m, one number for each output, if there are any.
+    """
+
     base: StoredTensor
+    own: StoredTensor
+    update: Update | Scaled | None = None
+    norms: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -207,8 +279,36 @@ class Replaced:
 
     def slices(self, most: int) -> Iterator[Tensor]:
         """Its values in order, at most so many at once."""
-        for whole, start in zip(self.whole.slices(most), self.base.slices(most), strict=True):
-            yield whole.to(self.dtype) - start.to(self.dtype)
+        growth = None if self.norms is None else (self.norms.double() / self._lengths(most)) - 1
+        begin = 0
+        for start, (own, update) in zip(self.base.slices(most), self._parts(most), strict=True):
+            found = update if self.own is self.base else update + (own - start.to(self.dtype))
+            if growth is not None:
+                found = found + growth[self._outputs(begin, len(own))].to(self.dtype) * (own + update)
+            yield found
+            begin += len(own)
+
+    def _parts(self, most: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Slices of W and of the update."""
+        update = Zero(self.shape, self.dtype) if self.update is None else self.update
+        for own, more in zip(self.own.slices(most), update.slices(most), strict=True):
+            yield own.to(self.dtype), more.to(self.dtype)
+
+    def _outputs(self, begin: int, count: int) -> Tensor:
+        """To which output each of so many numbers of the flat weight belongs."""
+        places = torch.arange(begin, begin + count)
+        if isinstance(self.update, Update) and self.update.turned:
+            return places % self.shape[-1]
+        return places // math.prod(self.shape[1:])
+
+    def _lengths(self, most: int) -> Tensor:
+        """``‖(W + s B A)_i‖`` of each output, summed in float64 slice by slice."""
+        assert self.norms is not None
+        squares, begin = torch.zeros(len(self.norms), dtype=torch.float64), 0
+        for own, update in self._parts(most):
+            squares.index_add_(0, self._outputs(begin, len(own)), (own + update).double().square())
+            begin += len(own)
+        return squares.sqrt()
 
 
 @dataclass(frozen=True)
@@ -224,18 +324,35 @@ class Zero:
         yield from (torch.zeros(min(most, total - begin), dtype=self.dtype) for begin in range(0, total, most))
 
 
-def _config(model: Checkpoint) -> dict[str, Any]:
+def config_of(model: Checkpoint) -> dict[str, Any]:
+    """The settings of an adapter; empty where there are none."""
     path = model.beside(CONFIG)
     return read_settings(path) if path.is_file() else {}
 
 
-def _layers(model: Checkpoint) -> tuple[dict[str, Update], list[str]]:
-    """The update of each layer, and the names of what else the file holds, where all of it is understood."""
-    config = _config(model)
+class _Layer(NamedTuple):
+    """What an adapter does to a layer: its update, and the names of the norms of its outputs and of what its bias gains."""
+
+    update: Update
+    norms: str | None
+    bias: str | None
+
+    def changes(self, name: str) -> dict[str, Update | Scaled]:
+        """What it adds, by the names of parameters."""
+        found: dict[str, Update | Scaled] = {f"{name}.weight": self.update}
+        if self.bias is not None:
+            found[f"{name}.bias"] = Scaled(self.update.model.tensors[self.bias], self.update.scale)
+        return found
+
+
+def _layers(model: Checkpoint) -> tuple[dict[str, _Layer], list[str]]:
+    """What it does to each layer, and the names of what else the file holds, where all of it is understood."""
+    config = config_of(model)
     _require_plain(model, config)
     matches = {name: found for name in model.tensors if (found := _FACTOR.fullmatch(name))}
     alphas = {name.removesuffix(".alpha"): name for name in model.tensors if name.endswith(".alpha")}
-    others = [name for name in model.tensors if name not in matches and name not in alphas.values()]
+    beside = {name: found for name in model.tensors if (found := _BESIDE.fullmatch(name))}
+    others = [name for name in model.tensors if name not in {*matches, *beside, *alphas.values()}]
     if strange := [name for name in others if _OTHER.search(name)] or ([model.name] if not matches else []):
         raise ValueError(
             f"{model.name} must be a LoRA adapter whose update is a product of two factors, but holds {strange[0]}. Merge it into its "
@@ -244,11 +361,16 @@ def _layers(model: Checkpoint) -> tuple[dict[str, Update], list[str]]:
     if len(kinds := sorted({str(found["adapter"]) for found in matches.values()})) > 1:
         raise ValueError(f"{model.name} must hold one adapter, got {', '.join(kinds)}. Save one of them.")
     pairs = factors(model)
-    if whole := [name for name in others if _layer_of(name) in pairs and name.endswith(".weight")]:
+    # PEFT saves the table of tokens and the layer tied to it beside their factors, since the vocabulary may have grown.
+    tables = {found["layer"] for found in matches.values() if found["table"] or found["layer"].endswith(".lm_head")}
+    if whole := [name for name in others if _layer_of(name) in pairs.keys() - tables and name.endswith(".weight")]:
         raise ValueError(
             f"{model.name} must hold an adapter or a model, but {whole[0]} has factors beside it, so the model sees a sum. Merge the "
             "factors into the weights first: model.merge_and_unload() of PEFT."
         )
+    norms = {found["layer"]: name for name, found in beside.items() if found["norms"]}
+    biases = {found["layer"]: name for name, found in beside.items() if found["bias"]}
+    _require_complete(model, config, set(pairs), norms, biases)
     layers = {}
     for layer, pair in pairs.items():
         if pair.keys() != {"down", "up"}:
@@ -263,8 +385,31 @@ def _layers(model: Checkpoint) -> tuple[dict[str, Update], list[str]]:
         shape = (up[0], *down[1:])
         name = layer.removeprefix("base_model.model.")
         scale = _scale(model, config, name, down[0], alphas.get(layer))
-        layers[name] = Update(model, pair["down"], pair["up"], scale, shape[::-1] if turned else shape, turned)
+        update = Update(model, pair["down"], pair["up"], scale, shape[::-1] if turned else shape, turned)
+        if layer in norms and math.prod(model.tensors[norms[layer]].shape) != up[0]:
+            raise ValueError(
+                f"{norms[layer]} of {model.name} must have a number for each of {up[0]} outputs, got "
+                f"{tuple(model.tensors[norms[layer]].shape)}. Save the adapter again."
+            )
+        layers[name] = _Layer(update, norms.get(layer), biases.get(layer))
     return layers, others
+
+
+def _require_complete(
+    model: Checkpoint, config: Mapping[str, Any], layers: set[str], norms: Mapping[str, str], biases: Mapping[str, str]
+) -> None:
+    """Refuse norms of outputs and biases that the settings do not announce, or that lack."""
+    for setting, what, found in (("use_dora", "a magnitude vector", norms), ("lora_bias", "a bias of lora_B", biases)):
+        announced = bool(config.get(setting))
+        if odd := sorted(set(found) ^ (layers if announced else set())):
+            raise ValueError(
+                f"{model.name} must hold {what} for {'each of its layers' if announced else 'no layer'}, as {setting} in {CONFIG} "
+                f"says, but holds {'none' if announced else 'one'} for {odd[0]}. Save the adapter again."
+            )
+    if norms and biases:
+        raise ValueError(
+            f"{model.name} must have use_dora or lora_bias, got both, for which libraries differ. Train it with one of them."
+        )
 
 
 def _require_plain(model: Checkpoint, config: Mapping[str, Any]) -> None:
@@ -272,9 +417,8 @@ def _require_plain(model: Checkpoint, config: Mapping[str, Any]) -> None:
     kind = config.get("peft_type", "LORA")
     unusual = {
         f"peft_type {kind}": kind != "LORA",
-        "use_dora": bool(config.get("use_dora")),
-        "layer_replication": bool(config.get("layer_replication")),
         f"init_lora_weights {config.get('init_lora_weights')}": config.get("init_lora_weights") not in _UNCHANGED_BASE,
+        **{name: bool(on) for name, on in config.items() if _SWITCHES.fullmatch(name) and name not in _HARMLESS},
     }
     if named := [name for name, present in unusual.items() if present]:
         raise ValueError(
@@ -315,21 +459,48 @@ def _layer_of(name: str) -> str:
     return name.rpartition(".")[0].removesuffix(".base_layer")
 
 
-def _names_in(base: Checkpoint, model: Checkpoint, names: list[str]) -> Callable[[str], str]:
-    """From the names of an adapter to those of the base, which may have more or fewer parts in front."""
+def _names_in(base: Checkpoint, model: Checkpoint, names: list[str]) -> tuple[Callable[[str], str], str]:
+    """From the names of an adapter to those of the base, which may have more or fewer parts in front; and what these lack there."""
     parts = min(name.count(".") for name in names)
     for cut in range(parts):
-        if all(_short(name, cut) in base.tensors for name in names):
-            return lambda name: _short(name, cut)
+        prefix = ".".join(names[0].split(".")[:cut]) + "." * bool(cut)
+        if all(name.startswith(prefix) and name.removeprefix(prefix) in base.tensors for name in names):
+            return partial(_shortened, prefix), prefix
     longer = [each.removesuffix(names[0]) for each in base.tensors if each.endswith(f".{names[0]}")]
     for prefix in longer:
         if all(prefix + name in base.tensors for name in names):
-            return lambda name: prefix + name
+            return prefix.__add__, ""
     absent = next((name for name in names if name not in base.tensors), names[0])
+    others = [name for name in names if name != absent]
+    if others and absent.endswith("lm_head.weight"):
+        with contextlib.suppress(ValueError):
+            _names_in(base, model, others)
+            absent += ", which is tied to the table of tokens there, so that a change of one would change both"
     raise ValueError(
         f"{base.name} must have every weight that {model.name} adapts, but lacks {absent}. Pass the base that it was trained on."
     )
 
 
-def _short(name: str, cut: int) -> str:
-    return ".".join(name.split(".")[cut:])
+def _shortened(prefix: str, name: str) -> str:
+    return name.removeprefix(prefix)
+
+
+def _stores_inputs_first(base: Checkpoint, place: str) -> bool | None:
+    """Whether the base stores layers of a name as ``(in, out)``, by the bias of one that is not square; ``None`` if none is known.
+
+    Example:
+        >>> from biascope.families.names import held
+        >>> tensors = {"a.c_proj.weight": torch.ones(2, 2), "b.c_proj.weight": torch.ones(8, 2), "b.c_proj.bias": torch.ones(2)}
+        >>> base = held("base", tensors)
+        >>> _stores_inputs_first(base, "a.c_proj.weight"), _stores_inputs_first(base, "a.other.weight")
+        (True, None)
+    """
+    last = weights.layer_of(place).rpartition(".")[2]
+    for name, tensor in base.tensors.items():
+        layer, shape = weights.layer_of(name), tuple(tensor.shape)
+        bias = base.tensors.get(f"{layer}.bias")
+        if bias is None or layer.rpartition(".")[2] != last or len(shape) != 2 or not name.endswith(".weight"):
+            continue
+        if shape[0] != shape[1] and tuple(bias.shape) in ((shape[0],), (shape[1],)):
+            return tuple(bias.shape) == (shape[1],)
+    return None

@@ -275,7 +275,7 @@ def _encoded(
         last = {key for key in model.tensors if encoder.head and key.startswith(f"{encoder.head}.")}
         shared = {key: model.tensors[key] for key in (model.tensors.keys() & start.tensors.keys()) - last}
         alike = {key: start.tensors[key] for key in shared if start.tensors[key].shape == shared[key].shape}
-        if odd := weights.misfits({key: shared[key] for key in alike}, alike):
+        if odd := weights.misfits({key: shared[key] for key in alike}, alike, converted=True):
             raise ValueError(f"{model.name} must fit {start.name}: {odd}. Pass states of one model in one type.")
         tuned = opened(model).network
         _check_finite(tuned.params, model.name)

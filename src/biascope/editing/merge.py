@@ -15,18 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from biascope.editing.adapters import is_adapter, on_base, require_no_adapter, updates
+from biascope.editing.adapters import config_of, is_adapter, on_base, require_no_adapter, updates
 from biascope.editing.layer_sums import LayerSums, compared, comparison, dot
 from biascope.editing.merge_result import Difference, Merge
-from biascope.editing.merged_folder import WholeModels, copy_texts
+from biascope.editing.merged_folder import WholeModels, copy_texts, written_type
 from biascope.editing.stream import TaskStream, is_vector, knows_base
 from biascope.families import weights
 from biascope.families.checkpoint import Checkpoint
-from biascope.families.checkpoint_writer import SHARD, CheckpointWriter
+from biascope.families.checkpoint_writer import SHARD, CheckpointWriter, Planned
 from biascope.families.names import Fitted, fitted, told
 from biascope.results.planes import distinct
 from biascope.results.result import recorded
-from biascope.results.wording import listed
+from biascope.results.wording import listed, percent
 from biascope.runs.ambient import under_torch_defaults
 from biascope.runs.digest import Fingerprint
 from biascope.runs.run import Run
@@ -45,14 +45,15 @@ def merge(
     *,
     keep: Sequence[str] = (),
     unrelated: bool = False,
+    dtype: torch.dtype | None = None,
     shard_bytes: int = SHARD,
     overwrite: bool = False,
     run: Run = Run(),  # noqa: B008 - frozen
 ) -> Merge:
-    """Write ``θ₀ + Σ α_i (θ_i − θ₀)``, computed in float32 (float64 for float64) and written in the types of θ₀.
+    """Write ``θ₀ + Σ α_i (θ_i − θ₀)``, computed in float32 (float64 for a base in float64).
 
     Memory stays at a few slices of a tensor, whatever the size of the models. Integers, booleans and BatchNorm's running
-    statistics are those of the base. One model with weight 1 is restored bit for bit.
+    statistics are those of the base. One model with weight 1 is restored bit for bit, where it has the type that is written.
 
     Args:
         base: θ₀.
@@ -62,6 +63,7 @@ def merge(
         out: A ``.safetensors`` file, or a folder for shards. Models with a head of their own are written beside it, whole.
         keep: Patterns of names, such as ``"classifier.*"``, that are taken from the base and may be absent elsewhere.
         unrelated: Whether to accept models that do not seem to come from this base.
+        dtype: Type of all floating-point numbers that are written; by default they have the types of θ₀.
         shard_bytes: Most bytes of a shard.
         overwrite: Whether to replace what is there.
         run: Shows progress.
@@ -90,7 +92,7 @@ def merge(
         raise ValueError(f"A merge needs models with finite weights, got {coefficients or 'none'}. Pass A=0.4.")
     _check_base(base)
     require_no_adapter(base, "Pass the model that it was trained on as BASE.")
-    adapters = [model.label for model, _ in models if is_adapter(model)]
+    adapters = [model for model, _ in models if is_adapter(model)]
     models = [(on_base(model, base), weight) for model, weight in models]
     every = sorted({*base.tensors, *(name for model, _ in models if not knows_base(model) for name in model.tensors)})
     skipped = {name for name in every if any(fnmatch.fnmatchcase(name, pattern) for pattern in keep)}
@@ -119,10 +121,11 @@ def merge(
         "base": _NO_HASH,
         "sources": described([_NO_HASH] * len(models)),
     }
+    plan = {name: Planned(tuple(each.shape), written_type(each.dtype, dtype)) for name, each in base.tensors.items()}
     writer = CheckpointWriter(
-        out, base.tensors, metadata={**base.metadata, **about}, shard_bytes=shard_bytes, overwrite=overwrite
+        out, plan, metadata={**base.metadata, **about}, shard_bytes=shard_bytes, overwrite=overwrite
     )
-    wholes = WholeModels(base, fits, Path(out), shard_bytes, overwrite)
+    wholes = WholeModels(base, fits, Path(out), dtype, shard_bytes, overwrite)
     sums, hashed = LayerSums(), Fingerprint()
     differing: list[str] = []
     with wholes, writer, run.tracked("merging", base.numbers) as advance:
@@ -130,7 +133,7 @@ def merge(
             if name in base.tensors:
                 hashed.begin(name, base.tensors[name])
             if name in base.tensors and name not in kept:
-                parts = _edited(base, streams, coefficients, name, sums)
+                parts = _edited(base, streams, coefficients, name, plan[name].dtype, sums)
             else:
                 if name not in skipped and _differs(base, streams, name):
                     differing.append(name)
@@ -162,12 +165,17 @@ def merge(
             error_norms=np.sqrt(errors),
             changed=changed.astype(int),
             lost=lost.astype(int),
-            precision=" and ".join(_types(base, [name for name in base.tensors if name not in kept])),
-            remarks=(*_remarks(base, kept, differing), *_told_of_adapters(adapters), *told(fits)),
+            precision=" and ".join(sorted({weights.type_name(plan[name].dtype) for name in plan.keys() - kept})),
+            remarks=(
+                *_remarks(base, kept, differing),
+                *_told_of_adapters(adapters),
+                *told(fits),
+                *_told_of_types(base, streams, columns[:, 6:].sum(0)),
+            ),
             file=str(out),
             provenance=_recorded("merge_apply", {**about, "keep": list(keep)}, clock),
         ).check()
-    copied = copy_texts(base, Path(out))
+    copied = copy_texts(base, Path(out), dtype=dtype)
     wholes.copy_texts()
     more = [f"{listed(copied)} {'is' if len(copied) == 1 else 'are'} copied from {base.label}."] if copied else []
     return dataclasses.replace(found, remarks=(*found.remarks, *wholes.told(), *more))
@@ -202,7 +210,7 @@ def differences(base: Checkpoint, models: Sequence[Checkpoint], *, run: Run = Ru
     if not models:
         raise ValueError("A difference needs at least two checkpoints, got one. Pass another.")
     _check_base(base)
-    adapters = [model.label for model in (base, *models) if is_adapter(model)]
+    adapters = [model for model in (base, *models) if is_adapter(model)]
     misfits = _told_of_adapters(adapters)
     between = len(adapters) == 1 + count
     if between:
@@ -226,9 +234,6 @@ def differences(base: Checkpoint, models: Sequence[Checkpoint], *, run: Run = Ru
             "Pass states of one model."
         )
     odd = {name for each in (base, *models) for name in each.tensors if not is_vector(each)} - set(names)
-    odd |= {
-        name for name in names if len({each.tensors[name].dtype for each in (base, *models) if not is_vector(each)}) > 1
-    }
     streams = [
         TaskStream(base, model, () if knows_base(model) else odd | (model.tensors.keys() - base.tensors.keys()))
         for model in models
@@ -247,6 +252,7 @@ def differences(base: Checkpoint, models: Sequence[Checkpoint], *, run: Run = Ru
                 advance(len(start))
     layers, columns = sums.by_layer()
     _check_sizes(columns)
+    misfits += _told_of_types(base, streams, columns[:, 2:].sum(0))
     misfits += [
         f"{each.name} has {total:,} numbers that are not finite; they count as unchanged"
         for each, total in zip((base, *models), broken, strict=True)
@@ -284,7 +290,12 @@ def _moves(
 
 
 def _edited(
-    base: Checkpoint, streams: Sequence[TaskStream], coefficients: list[float], name: str, sums: LayerSums
+    base: Checkpoint,
+    streams: Sequence[TaskStream],
+    coefficients: list[float],
+    name: str,
+    dtype: torch.dtype,
+    sums: LayerSums,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Slices of a tensor of the base, and what they become."""
     for begin, start, parts, deltas in _moves(base, streams, name):
@@ -295,11 +306,11 @@ def _edited(
         for delta, weight in zip(deltas, coefficients, strict=True):
             edit.add_(delta, alpha=weight)
         sole = coefficients == [1.0]
-        end = streams[0].end(start, parts[0], begin) if sole else (wide + edit).to(start.dtype)
+        end = (streams[0].end(start, parts[0], begin) if sole else wide + edit).to(dtype)
         _check_finite(end, name, "the merged model", "Pass smaller weights, or models of a wider type")
         error, changed = end.to(wide.dtype) - wide - edit, edit != 0
         row = [len(start), dot(wide, wide), dot(edit, edit), dot(error, error)]
-        row += [int(changed.sum()), int((changed & (end == start)).sum())]
+        row += [int(changed.sum()), int((changed & (end.to(wide.dtype) == wide)).sum())]
         sums.add(name, row + [dot(delta, delta) for delta in deltas] + [dot(wide, delta) for delta in deltas])
         yield start, end
 
@@ -327,7 +338,7 @@ def _misfits(model: Checkpoint, base: Checkpoint, absent: Collection[str]) -> st
     """How a checkpoint differs from the base in names, shapes and types; of an adapter, what the base has not or in another shape."""
     if not is_vector(model):
         wanted = {name: tensor for name, tensor in base.tensors.items() if name not in absent}
-        return weights.misfits(model.tensors, wanted)
+        return weights.misfits(model.tensors, wanted, converted=True)
     odd = {name: tensor for name, tensor in model.tensors.items() if not _is_comparable(base, model, name)}
     return weights.misfits(odd, {name: base.tensors[name] for name in odd if name in base.tensors})
 
@@ -380,14 +391,17 @@ def require_related(model: str, base: str, cosine: float) -> None:
         )
 
 
-def _told_of_adapters(names: Sequence[str]) -> list[str]:
-    if not names:
+def _told_of_adapters(models: Sequence[Checkpoint]) -> list[str]:
+    if not models:
         return []
-    one = len(names) == 1
+    names, one = [model.label for model in models], len(models) == 1
+    dora = [model.label for model in models if config_of(model).get("use_dora")]
     kind, whose = (
         ("is a LoRA adapter", "Its update s·B·A counts") if one else ("are LoRA adapters", "Their updates s·B·A count")
     )
-    return [f"{listed(names)} {kind}. {whose}, not the factors A and B."]
+    return [f"{listed(names)} {kind}. {whose}, not the factors A and B."] + (
+        [f"The outputs of {listed(dora)} get the norms that DoRA stores."] if dora else []
+    )
 
 
 def _remarks(base: Checkpoint, kept: set[str], differing: Sequence[str]) -> tuple[str, ...]:
@@ -397,8 +411,31 @@ def _remarks(base: Checkpoint, kept: set[str], differing: Sequence[str]) -> tupl
     return (f"{words}; {len(differing)} of them differ in the models." if differing else f"{words}.",)
 
 
-def _types(base: Checkpoint, names: Sequence[str]) -> list[str]:
-    return sorted({str(base.tensors[name].dtype).removeprefix("torch.") for name in names})
+def _told_of_types(base: Checkpoint, streams: Sequence[TaskStream], squares: np.ndarray) -> list[str]:
+    """Where models have other types than the base, and what rounding to these may have added to their task vectors."""
+    found = []
+    for stream, square in zip(streams, squares[: len(streams)], strict=True):
+        name = stream.model.label
+        for here, there in sorted(stream.types, key=str):
+            found.append(
+                f"{name} holds {weights.type_name(there)} where {base.label} holds {weights.type_name(here)}. Both are read in "
+                f"{weights.type_name(weights.working_type(here))}."
+            )
+        before, after = (percent(min(1.0, each / square)) if square else "" for each in stream.rounding)
+        narrow = [
+            " and ".join(sorted({weights.type_name(pair[side]) for pair in stream.types if pair[side].itemsize == 2}))
+            for side in (0, 1)
+        ]
+        if after and narrow[1]:
+            found.append(
+                f"If {name} was rounded to {narrow[1]} after training, this makes {after} of its ‖τ‖² (expected)."
+            )
+        if before and narrow[0]:
+            found.append(
+                f"If {name} was trained from wider weights than the {narrow[0]} of {base.label}, the rounding of {base.label} makes "
+                f"{before} of its ‖τ‖² (expected)."
+            )
+    return found
 
 
 def _recorded(what: str, settings: dict[str, Any], clock: float) -> dict[str, Any]:

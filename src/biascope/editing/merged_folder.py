@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+import torch
 from torch import Tensor
 
+from biascope.editing.adapters import CONFIG, PREFIX, config_of
 from biascope.editing.stream import is_vector
-from biascope.families.checkpoint import Checkpoint
+from biascope.families import weights
+from biascope.families.checkpoint import Checkpoint, read_settings
 from biascope.families.checkpoint_writer import CheckpointWriter, Planned
 from biascope.families.names import Fitted
 from biascope.results.planes import distinct
 from biascope.results.wording import listed
 
 _TEXTS = (".json", ".txt", ".model", ".jinja")  # of configurations, vocabularies and chat templates
-_OTHERS = ("adapter_config.json", "trainer_state.json", "all_results.json")  # of the training, not of the model
+_OTHERS = (CONFIG, "trainer_state.json", "all_results.json")  # of the training, not of the model
 _LARGEST = 100_000_000  # bytes of a file that is copied
+_SETTINGS = "config.json"
+# What the class of a model is called in the library, by the task that an adapter was trained on.
+_CLASSES = {
+    "SEQ_CLS": "ForSequenceClassification",
+    "TOKEN_CLS": "ForTokenClassification",
+    "QUESTION_ANS": "ForQuestionAnswering",
+    "CAUSAL_LM": "ForCausalLM",
+}
+_STEM = re.compile(r"(For[A-Z]\w*|LMHeadModel|Model)$")  # behind the family in the name of a class
 
 
 class WholeModels:
@@ -29,14 +43,24 @@ class WholeModels:
     Leaving the context by an error leaves nothing behind.
 
     Args:
-        base: Whose types are written.
+        base: Whose types are written, and whose configuration an adapter has.
         fits: The models that are merged; those without a head of their own are left out.
         out: Where the merged weights go: the others go into a folder beside it.
+        dtype: Type of all floating-point numbers, or ``None``.
         shard_bytes: Most bytes of a shard.
         overwrite: Whether to replace what is there.
     """
 
-    def __init__(self, base: Checkpoint, fits: Sequence[Fitted], out: Path, shard_bytes: int, overwrite: bool) -> None:
+    def __init__(
+        self,
+        base: Checkpoint,
+        fits: Sequence[Fitted],
+        out: Path,
+        dtype: torch.dtype | None,
+        shard_bytes: int,
+        overwrite: bool,
+    ) -> None:
+        self._base, self._dtype = base, dtype
         self._own = [fit for fit in fits if fit.heads]
         self._folder = out.with_name(f"{out.name.removesuffix('.safetensors')}-heads")
         names = distinct(_without_kind(fit.model.label) for fit in self._own)
@@ -46,7 +70,10 @@ class WholeModels:
         for fit, place in zip(self._own, self._places, strict=True):
             shared = {own: base.tensors[name] for name, own in fit.names.items() if own not in fit.ties}
             plan = {name: shared.get(name, each) for name, each in fit.model.tensors.items() if name not in fit.ties}
-            planned = {name: Planned(tuple(each.shape), each.dtype) for name, each in plan.items()}
+            planned = {
+                _whole_name(fit, name): Planned(tuple(each.shape), written_type(each.dtype, dtype))
+                for name, each in plan.items()
+            }
             about = {} if is_vector(fit.model) else dict(fit.model.metadata)
             about |= {"kind": "merged", "head": fit.model.name}
             self._writers.append(
@@ -62,7 +89,7 @@ class WholeModels:
         """Write the next values of a merged tensor to all models that have it."""
         for fit, writer in zip(self._own, self._writers, strict=True):
             if (own := fit.names.get(name)) is not None and name not in fit.ties:
-                writer.write(own, values)
+                writer.write(_whole_name(fit, own), values)
 
     def write_heads(self) -> None:
         """Write what each model has of its own."""
@@ -92,9 +119,48 @@ class WholeModels:
         return words
 
     def copy_texts(self) -> None:
-        """Copy configuration and tokenizer of each model to its merged folder."""
+        """Copy configuration and tokenizer of each model to its merged folder; of an adapter, those of the base as it changed it."""
         for fit, place in zip(self._own, self._places, strict=True):
-            copy_texts(fit.model, place)
+            dtypes = {weights.type_name(self._base.tensors[name].dtype) for name in fit.names}
+            dtype = self._dtype or (getattr(torch, dtypes.pop()) if len(dtypes) == 1 else None)
+            if PREFIX in fit.model.metadata:
+                copy_texts(self._base, place, _settings_with_head(fit, self._base), dtype=dtype)
+                copy_texts(fit.model, place, configured=False)
+            else:
+                copy_texts(fit.model, place, dtype=dtype)
+
+
+def _whole_name(fit: Fitted, own: str) -> str:
+    """The name that a tensor has in a model with its head: an adapter is read under the names of the base, which may lack a prefix."""
+    return own if own in fit.heads.values() else fit.model.metadata.get(PREFIX, "") + own
+
+
+def _settings_with_head(fit: Fitted, base: Checkpoint) -> dict[str, Any]:
+    """What the configuration of a base becomes with the head of an adapter; ``None`` for what is taken out."""
+    path = base.beside(_SETTINGS)
+    classes = list(map(str, (read_settings(path) if path.is_file() else {}).get("architectures") or []))
+    found: dict[str, Any] = {}
+    task = str(config_of(fit.model).get("task_type"))
+    stems = [_STEM.sub("", each) for each in classes]
+    found["architectures"] = [stem + _CLASSES[task] for stem in stems] if task in _CLASSES and stems else None
+    matrices = {name: fit.model.tensors[own] for name, own in fit.heads.items() if name.endswith("weight")}
+    if "CLS" in task and len(matrices) == 1:
+        labels = [f"LABEL_{number}" for number in range(next(iter(matrices.values())).shape[0])]
+        found["id2label"] = {str(number): label for number, label in enumerate(labels)}
+        found["label2id"] = {label: number for number, label in enumerate(labels)}
+    if any(name.endswith("lm_head.weight") for name in matrices):
+        found["tie_word_embeddings"] = False  # else it would be replaced by the table of tokens when it is opened
+    return found
+
+
+def written_type(own: torch.dtype, asked: torch.dtype | None) -> torch.dtype:
+    """The type in which a tensor is written: its own, or the one asked for where it holds weights.
+
+    Example:
+        >>> written_type(torch.float32, torch.bfloat16), written_type(torch.int64, torch.bfloat16)
+        (torch.bfloat16, torch.int64)
+    """
+    return own if asked is None or own not in weights.EDITABLE else asked
 
 
 def _without_kind(name: str) -> str:
@@ -107,14 +173,28 @@ def _without_kind(name: str) -> str:
     return name[: -len(Path(name).suffix)] if Path(name).suffix in (".pt", ".pth", ".bin", ".ckpt") else name
 
 
-def copy_texts(source: Checkpoint, target: Path) -> list[str]:
+def copy_texts(
+    source: Checkpoint,
+    target: Path,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    dtype: torch.dtype | None = None,
+    configured: bool = True,
+) -> list[str]:
     """Copy configuration, tokenizer and chat template of a checkpoint's folder to another folder.
+
+    Args:
+        source: The checkpoint.
+        target: The folder.
+        settings: What changes in its ``config.json``; ``None`` takes a setting out.
+        dtype: The type of the weights in the new folder, if it may be another.
+        configured: Whether nothing is copied from a folder without ``config.json``.
 
     Returns:
         The names of the files; none where there is no configuration, or the target is a file.
     """
     folder = source.beside(".")
-    if not target.is_dir() or not (folder / "config.json").is_file():
+    if not target.is_dir() or (configured and not (folder / _SETTINGS).is_file()):
         return []
     files = [
         path
@@ -127,4 +207,21 @@ def copy_texts(source: Checkpoint, target: Path) -> list[str]:
     ]
     for path in files:
         shutil.copyfile(path, target / path.name)
+    if configured and (changes := {**(settings or {}), **_typed(folder / _SETTINGS, dtype)}):
+        changed = {**read_settings(folder / _SETTINGS), **changes}
+        text = json.dumps(
+            {key: value for key, value in changed.items() if value is not None or key not in changes}, indent=2
+        )
+        (target / _SETTINGS).write_text(text + "\n", encoding="utf-8")
     return [path.name for path in files]
+
+
+def _typed(path: Path, dtype: torch.dtype | None) -> dict[str, str]:
+    """The setting that says in which type the library opens weights, where it says another."""
+    settings = read_settings(path)
+    key = "torch_dtype" if "torch_dtype" in settings else "dtype"
+    return (
+        {key: weights.type_name(dtype)}
+        if dtype and settings.get(key, weights.type_name(dtype)) != weights.type_name(dtype)
+        else {}
+    )

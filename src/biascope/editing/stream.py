@@ -35,6 +35,8 @@ class TaskStream:
     Attributes:
         model: As given.
         names: The tensors that it holds, without a vector's own bookkeeping.
+        types: Where the model has another type than the base: that of the base, and its own.
+        rounding: By types of the two: what rounding to them is expected to add to ``‖τ‖²``, as far as it was read.
 
     Raises:
         ValueError: If names, shapes or types do not fit, all listed, or the vector belongs to another θ₀.
@@ -48,8 +50,18 @@ class TaskStream:
         wanted = {name: tensor for name, tensor in base.tensors.items() if name not in skipped}
         if self._is_vector:
             wanted = {name: tensor for name, tensor in wanted.items() if weights.is_edited(name, tensor)}
-        if listed := weights.misfits(found, wanted, types=not self._is_vector):
-            raise ValueError(f"{model.name} must fit {base.name}: {listed}. Pass states of one model in one type.")
+        if listed := weights.misfits(found, wanted, types=not self._is_vector, converted=True):
+            raise ValueError(f"{model.name} must fit {base.name}: {listed}. Pass states of one model.")
+        self.rounding = [0.0, 0.0]
+        self.types = (
+            set()
+            if self._is_vector
+            else {
+                (base.tensors[name].dtype, found[name].dtype)
+                for name in found.keys() & wanted.keys()
+                if found[name].dtype != wanted[name].dtype
+            }
+        )
         if knows_base(model) and (lacking := sorted(self.names - base.tensors.keys())):
             raise ValueError(
                 f"{model.name} must be a task vector of {base.name}, which has no {lacking[0]}. Pass the base that it was made from."
@@ -101,7 +113,12 @@ class TaskStream:
             begin: Where the slice begins in the flat tensor.
         """
         if not self._is_vector:
-            return difference(start, part)
+            delta = difference(start, part)
+            if start.dtype != part.dtype:
+                moved = delta != 0
+                for side, values in enumerate((start, part)):
+                    self.rounding[side] += rounding_error(values[moved])
+            return delta
         delta = widened(part)
         self._wide.put(delta, begin)
         return delta
@@ -114,6 +131,18 @@ class TaskStream:
         result = (start.to(delta.dtype) + delta).to(start.dtype)
         self._ends.put(result, begin)
         return result
+
+
+def rounding_error(values: Tensor) -> float:
+    """The sum of squared errors to expect of numbers that were rounded to the type they have: a twelfth of a squared step each.
+
+    Example:
+        >>> round(12 * rounding_error(torch.tensor([1.0, 3.0], dtype=torch.bfloat16)) / torch.finfo(torch.bfloat16).eps ** 2)
+        5
+    """
+    limits = torch.finfo(values.dtype)
+    below = values.double().abs().clamp_min(limits.smallest_normal).log2().floor()  # numbers have this power of two
+    return float((limits.eps * below.exp2()).square().sum()) / 12
 
 
 class _Patch:

@@ -71,7 +71,7 @@ def is_edited(name: str, tensor: Described) -> bool:
         return name.rpartition(".")[2] not in _STATISTICS
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
         raise ValueError(
-            f"The weights must be float32, float64, float16 or bfloat16 to be edited, but {name} is {_word(tensor.dtype)}. "
+            f"The weights must be float32, float64, float16 or bfloat16 to be edited, but {name} is {type_name(tensor.dtype)}. "
             "Convert the model first."
         )
     return False
@@ -82,7 +82,8 @@ def working_type(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def _word(dtype: torch.dtype) -> str:
+def type_name(dtype: torch.dtype) -> str:
+    """What a type is called, without its library."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -146,13 +147,32 @@ def save(params: Params, path: Path | str, metadata: dict[str, str] | None = Non
         safetensors.torch.save_file(tensors, temporary, metadata={"biascope": __version__, **(metadata or {})})
 
 
-def misfits(found: Mapping[str, Described], wanted: Mapping[str, Described], *, types: bool = True) -> str:
+def editable_type(name: str, whose: str) -> torch.dtype:
+    """The type of a name, among those that weights can be edited in.
+
+    Raises:
+        ValueError: If it is none of them.
+
+    Example:
+        >>> editable_type("bfloat16", "--dtype")
+        torch.bfloat16
+    """
+    known = {type_name(dtype): dtype for dtype in EDITABLE}
+    if name not in known:
+        raise ValueError(f"{whose} must be one of {', '.join(known)}, got {name!r}. Pass one of these.")
+    return known[name]
+
+
+def misfits(
+    found: Mapping[str, Described], wanted: Mapping[str, Described], *, types: bool = True, converted: bool = False
+) -> str:
     """The differences between two sets of tensors, matched by name, in words; empty if they fit.
 
     Args:
         found: The tensors in question.
         wanted: What they should be.
         types: Whether they must also have the same types.
+        converted: Whether types that can be edited may differ from each other.
 
     Example:
         >>> misfits({"a": torch.zeros(2), "c": torch.zeros(1)}, {"a": torch.zeros(3), "b": torch.zeros(1)})
@@ -168,9 +188,11 @@ def misfits(found: Mapping[str, Described], wanted: Mapping[str, Described], *, 
             if tuple(found[name].shape) != tuple(wanted[name].shape)
         ],
         "of another type": [
-            f"{name} {_word(found[name].dtype)} instead of {_word(wanted[name].dtype)}"
+            f"{name} {type_name(found[name].dtype)} instead of {type_name(wanted[name].dtype)}"
             for name in both
-            if types and found[name].dtype != wanted[name].dtype
+            if types
+            and found[name].dtype != wanted[name].dtype
+            and not (converted and {found[name].dtype, wanted[name].dtype} <= set(EDITABLE))
         ],
     }
     return "; ".join(

@@ -19,6 +19,8 @@ MODELS_HELP = (
 )
 KEEP_HELP = "Parameters to take from the base, which models need not have: 'classifier.*'; may be repeated."
 
+DTYPE_HELP = "Type of the merged weights: float32, float64, float16 or bfloat16. The default is the type of the base."
+
 
 @with_groups
 @rehearsed(beside="out")
@@ -30,6 +32,7 @@ def apply(
     weight: Annotated[float | None, typer.Option(help="Weight of every model that is given without one.")] = None,
     keep: Annotated[list[str], typer.Option(help=KEEP_HELP)] = [],  # noqa: B006 - typer copies it
     shard_size: Annotated[str, typer.Option(help="Maximum size of a shard, such as 500MB.")] = "5GB",
+    dtype: Annotated[str | None, typer.Option(help=DTYPE_HELP)] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite an existing model.")] = False,
     unrelated: Unrelated = False,
     report_out: Annotated[
@@ -41,12 +44,14 @@ def apply(
     from biascope.editing.merge import merge
     from biascope.families.checkpoint import Checkpoint
     from biascope.families.checkpoint_writer import CheckpointWriter
+    from biascope.families.weights import editable_type
     from biascope.results.registry import require_own
     from biascope.runs.files import path_words
     from biascope.runs.rehearsal import placed, rehearsing
     from biascope.runs.run import Run
 
     chosen = [weighted(words, weight) for words in models]
+    chosen_type = None if dtype is None else editable_type(dtype, "--dtype")
     size = byte_size(shard_size, "--shard-size")
     folder = report_out or Path("biascope-runs") / f"merge-{path_words(out, '.safetensors')}"
     near = next(each for each in (folder, *folder.absolute().parents) if each.exists())
@@ -63,6 +68,7 @@ def apply(
             placed(out),
             keep=keep,
             unrelated=unrelated,
+            dtype=chosen_type,
             shard_bytes=size,
             overwrite=overwrite,
             run=Run(progress=not output.quiet, memory=output.memory),
