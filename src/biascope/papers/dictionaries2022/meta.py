@@ -16,7 +16,7 @@ from biascope.families.network import Network
 from biascope.networks import builder
 from biascope.papers.dictionaries2022 import faces
 from biascope.papers.dictionaries2022.atoms import ATOMS, Seen, components, seen
-from biascope.papers.dictionaries2022.faces import FEW, FROM_META, FROM_RANDOM, LAPTOP, PAPER, SETUP, SMOKE
+from biascope.papers.dictionaries2022.faces import FEW, FROM_META, FROM_RANDOM, LAPTOP, NEW_SEED, PAPER, SETUP, SMOKE
 from biascope.results.estimate import Estimate, over
 from biascope.results.finding import Finding, Tell, figure
 from biascope.results.plan import Plan, Row
@@ -66,9 +66,10 @@ def _meta_learned(starts: list[Network], train: Tensor, plan: Row, run: Run, **h
 
 
 META_LEARNED = Plan(
-    smoke={**SMOKE, "architectures": ["SIREN", "FFN"]},
-    laptop={**LAPTOP, "architectures": ["SIREN"]},  # an FFN takes more iterations than a laptop has time for
-    paper={**PAPER, "architectures": ["SIREN", "FFN"]},
+    smoke={**SMOKE, **NEW_SEED, "architectures": ["SIREN", "FFN"]},
+    # An FFN takes more iterations than a laptop has time for.
+    laptop={**LAPTOP, **NEW_SEED, "architectures": ["SIREN"]},
+    paper={**PAPER, **NEW_SEED, "architectures": ["SIREN", "FFN"]},
     published=SETUP,
 )
 
@@ -205,7 +206,7 @@ def figure_56_meta(plan: Row, run: Run, tell: Tell) -> None:
     )
 
 
-_REPTILE = {"Reptile's inner steps": 8}
+_REPTILE = {"Reptile's inner steps": 8, **NEW_SEED}
 REPTILE = Plan(smoke={**SMOKE, **_REPTILE}, laptop={**LAPTOP, **_REPTILE}, paper={**PAPER, **_REPTILE}, published=SETUP)
 
 
