@@ -13,11 +13,12 @@ test: export PYTHONDONTWRITEBYTECODE =
 test: $(STAMP) lint
 	$(BIN)/python -m pytest -m "not slow and not gpu" -n auto --dist worksteal
 
-# Models of timm, torchvision, transformers, peft and open_clip by name: their tests, with these libraries.
+# Models of timm, torchvision, transformers, peft and open_clip by name, and encoders: their tests, with these libraries.
 hub: export PYTHONDONTWRITEBYTECODE =
 hub: .venv/.installed-hub
-	$(BIN)/python -m pytest tests/families/libraries tests/training/test_callbacks.py tests/data/test_table.py \
-		tests/data/test_token_ids.py -n auto
+	$(BIN)/python -m pytest -m "not slow and not gpu" -n auto tests/families/libraries tests/training/test_callbacks.py \
+		tests/data/test_table.py tests/data/test_token_ids.py tests/editing/test_reference_features.py \
+		tests/editing/test_library_encoders.py tests/cli/test_merge_check.py tests/papers/test_task_arithmetic2023_encoders.py
 
 lint: $(STAMP) lines
 	$(BIN)/ruff check .

@@ -1,7 +1,9 @@
 import functools
 import gc
+import importlib.util
 import os
 import signal
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +11,8 @@ import pytest
 import torch
 from clocks import Clock
 from markupsafe import Markup
+
+HUB = ("transformers", "tokenizers", "open_clip", "efficientnet_lite_pytorch")
 
 # A script's background job ignores interrupts, and so would the commands that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -62,6 +66,30 @@ def whole_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     from biascope.families import draws, tape
 
     monkeypatch.setattr(draws, "block_size", tape.block_size)
+
+
+@pytest.fixture(scope="session")
+def libraries() -> Iterator[None]:
+    """The libraries of the extra `hub`, without their warnings of what comes in their next versions; tests skip without them."""
+    missing = [name for name in HUB if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} is not installed: pip install 'biascope[hub]', or make hub")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from biascope.families.libraries.packages import define_operators_of_torchvision
+
+    with warnings.catch_warnings():  # that torchvision's operators do not load is said once for each process
+        warnings.simplefilter("ignore")
+        define_operators_of_torchvision()
+    return
+
+
+@pytest.fixture
+def hub(libraries: None) -> Iterator[None]:
+    """The libraries for one test."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.filterwarnings("error", module="biascope")
+        yield
 
 
 @pytest.fixture

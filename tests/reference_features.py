@@ -4,11 +4,17 @@ The numbers in ``reference_features.json`` were computed in float64 by this pack
 """
 
 import json
+import tempfile
 import zlib
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from biascope.editing.encoders.clip_tower import clip_tower
+from biascope.editing.encoders.efficientnet_lite import efficientnet_lite
+from biascope.editing.encoders.texts import text_encoder
+from biascope.families.libraries.hf import library
 
 REFERENCE = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 
@@ -27,10 +33,28 @@ EMBEDDING = 5
 LETTERS = [*"abcdefghijklmnopqrstuvwxyz0123456789"]
 MARKS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 PIECES = [
-    *MARKS,
+    *(*MARKS, "the", "on", "e", "##s", "tower", "quot", "##es", "##e", "n", "##ai", "##ve", "do", "##ne"),
     *(
-        "the on e ##s tower quot ##es ##e n ##ai ##ve do ##ne $ 5 + 3 東 京 is ##n ' t it ? ß nb ##sp i ##stanbul κ ##α"
-    ).split(),
+        "$",
+        "5",
+        "+",
+        "3",
+        "東",
+        "京",
+        "is",
+        "##n",
+        "'",
+        "t",
+        "it",
+        "?",
+        "ß",
+        "nb",
+        "##sp",
+        "i",
+        "##stanbul",
+        "κ",
+        "##α",
+    ),
 ]
 TEXTS = [
     "naïve Ünïcödé — “quotes” … ½ ™ 東京 tower\u200b zero\x00width\ttab\u00a0nbsp $5+3^2=`x` İstanbul ß " + "a" * 101,
@@ -83,3 +107,25 @@ def token_ids() -> Tensor:
     for row, count in zip(ids, (8, 5, 3), strict=True):
         row[count:] = 0
     return ids
+
+
+def bert(*, pooled: bool = False) -> nn.Module:
+    transformers = library("the test")
+    return text_encoder(transformers, transformers.BertConfig(**BERT), 0, folder=Path(), random=True, pooled=pooled)
+
+
+def t5(kind: str) -> nn.Module:
+    transformers = library("the test")
+    config = transformers.T5Config(**T5, feed_forward_proj=kind, decoder_start_token_id=0)
+    return text_encoder(transformers, config, 0, folder=Path(), random=True)
+
+
+def tower(*, quick: bool = False) -> nn.Module:
+    config = {"embed_dim": EMBEDDING, "vision_cfg": TOWER, "quick_gelu": quick}
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "open_clip_config.json").write_text(json.dumps({"model_cfg": config}))
+        return clip_tower(Path(folder))
+
+
+def lite(version: int) -> nn.Module:
+    return efficientnet_lite(version)

@@ -19,8 +19,6 @@ from typer.testing import CliRunner
 from biascope.cli.merge import app
 from biascope.editing.candidates import candidates_of
 from biascope.editing.encoder_source import encoder_of, headless_vit
-from biascope.editing.encoders.attention import hiding
-from biascope.editing.encoders.bert import BertShape, bert
 from biascope.editing.reading import Reading
 from biascope.editing.vectors import TaskVector
 from biascope.families import weights
@@ -260,22 +258,31 @@ def test_an_encoder_is_read_through_linear_probes(folder, undrawn):
     )
 
 
-BERT = BertShape(
-    vocab_size=30,
-    hidden_size=12,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=64,
-    layer_norm_eps=1e-5,
-)
+BERT = {
+    "model_type": "bert",
+    "vocab_size": 31,
+    "hidden_size": 12,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "max_position_embeddings": 64,
+    "layer_norm_eps": 1e-5,
+}
+
+
+def bert(kind: str = "BertModel") -> nn.Module:
+    import transformers
+
+    settings = {name: value for name, value in BERT.items() if name != "model_type"}
+    with forked_rng(0):
+        return getattr(transformers, kind)(transformers.BertConfig(**settings, num_labels=3)).eval()
 
 
 def write_bert(name: str, state: dict[str, torch.Tensor], **settings: str) -> None:
     """A folder as Hugging Face has it."""
     Path(name).mkdir(exist_ok=True)
     Path(name, "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghijklmnopqrstuvwxyz"]))
-    Path(name, "config.json").write_text(json.dumps({"model_type": "bert", **BERT.__dict__, **settings}))
+    Path(name, "config.json").write_text(json.dumps({**BERT, "architectures": ["BertModel"], **settings}))
     weights.save(state, Path(name, "model.safetensors"))
 
 
@@ -289,9 +296,8 @@ def moods(folder):
     return folder
 
 
-def test_a_folder_of_hugging_face_on_texts(moods, undrawn):
-    with forked_rng(0):
-        state = bert(BERT).state_dict()
+def test_a_folder_of_hugging_face_on_texts(hub, moods, undrawn):
+    state = bert().state_dict()
     for seed, name in enumerate(("base", "a", "b")):
         write_bert(
             name, {key: each + 0.1 * seed * normal(*each.shape, seed=seed).float() for key, each in state.items()}
@@ -335,19 +341,16 @@ def bert_classifiers(prefix: str = "bert.") -> tuple[list[str], Callable[[Path, 
     Args:
         prefix: What the names of the base begin with; those of a ``BertModel`` with nothing.
     """
-    with forked_rng(0):
-        module = bert(BERT)
+    module = bert()
 
     def pooled(every: dict[str, torch.Tensor]) -> torch.Tensor:
         every = {key.removeprefix("bert."): each for key, each in every.items()}
         module.load_state_dict({key: every[key] for key in module.state_dict()})
         texts = [line.split("\t")[1] for line in Path("moods/test.tsv").read_text().splitlines()[1:]]
         ids = encoder_of("base").prepare(texts)
-        first = module.encoder(module.embeddings(ids), hiding(ids != 0, torch.zeros(1)))[:, 0]
-        return (first @ every["pooler.dense.weight"].T + every["pooler.dense.bias"]).tanh()
+        return module(ids, attention_mask=(ids != 0).long()).pooler_output
 
     shapes = {f"bert.{key}": each.shape for key, each in module.state_dict().items()}
-    shapes |= {"bert.pooler.dense.weight": (12, 12), "bert.pooler.dense.bias": (12,)}
     state = {key: 0.5 * normal(*shape, seed=seed).float() for seed, (key, shape) in enumerate(shapes.items())}
     write_bert("base", {prefix + key.removeprefix("bert."): each for key, each in state.items()})
     for seed, name in enumerate(("a", "b")):
@@ -366,10 +369,18 @@ def bert_classifiers(prefix: str = "bert.") -> tuple[list[str], Callable[[Path, 
     return ["base", "a", "b", "--data", "moods"], classes
 
 
-@pytest.mark.parametrize("classifiers", [vit_classifiers, bert_classifiers, functools.partial(bert_classifiers, "")])
+@pytest.mark.parametrize("prefix", ["bert.", ""])
+def test_classifiers_of_hugging_face_are_read_through_their_own_last_layer(hub, moods, undrawn, prefix):
+    as_the_merged_file_predicts(functools.partial(bert_classifiers, prefix))
+
+
+def test_models_on_an_encoder_are_read_through_their_own_last_layer(moods, undrawn):
+    as_the_merged_file_predicts(vit_classifiers)
+
+
 @torch.no_grad()
-def test_models_on_an_encoder_are_read_through_their_own_last_layer(moods, undrawn, classifiers):
-    """As the merged file itself predicts with the layer of each model on top."""
+def as_the_merged_file_predicts(classifiers):
+    """That a check says what the merged file predicts with the layer of each model on top."""
     words, classes = classifiers()
     printed = json.loads(said("check", *words, *QUICK, "--json"))
     (found,) = printed["results"]
@@ -407,7 +418,7 @@ def test_a_last_layer_of_another_name_and_one_that_only_one_model_has(folder, un
     assert "Predictions of b are those of linear probes" in found["sentence"]
 
 
-def test_classifiers_whose_last_layer_does_not_give_one_class(moods, undrawn):
+def test_classifiers_whose_last_layer_does_not_give_one_class(hub, moods, undrawn):
     words, _ = bert_classifiers()
     a, base = (load_file(f"{name}/model.safetensors") for name in ("a", "base"))
     write_bert("a", a, problem_type="multi_label_classification")
@@ -424,7 +435,7 @@ def test_classifiers_whose_last_layer_does_not_give_one_class(moods, undrawn):
     assert found["facts"]["probed"] == ["a", "b"]  # the layer sees what the base does not compute
 
 
-def test_batchnorm_statistics_of_an_encoder_are_told(folder):
+def test_batchnorm_statistics_of_an_encoder_are_told(hub, folder):
     with forked_rng(0):
         encoder = encoder_of("efficientnet_lite0", random=True).network
     state = encoder.params | encoder.buffers

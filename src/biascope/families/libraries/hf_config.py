@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from biascope.families.libraries.hf import _initial, library, model_of, with_settings
+from biascope.families.libraries.hf import initial, library, model_of, with_settings
 from biascope.families.libraries.packages import silent
 from biascope.families.named_model import Asked, NamedModel, in_words, label_of
 from biascope.runs.failures import FOREIGN, reason_of
@@ -42,7 +42,7 @@ def named(rest: str, asked: Asked) -> NamedModel:
     ways = "Change --set" if asked.settings else "Build it in file.py:build"
     remedy = ways if asked.full or asked.settings else "Set sizes with --set, or pass --full for the library's own"
     model = _without_weights(source, config, transformers, remedy)
-    make = functools.partial(_initial, transformers.AutoModel, config)
+    make = functools.partial(initial, transformers.AutoModel, config)
     told = "" if asked.full else _sizes_in_words(config, model) or ("" if asked.settings else "sizes of the library")
     return model_of(source, label_of(rest, asked.named), make, asked, trained=False, usual=told)
 

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from biascope.derivatives.linearize import linearize
 from biascope.editing.encoder_source import VIT as VIT_SETTINGS
-from biascope.editing.encoders.bert import bert
+from biascope.editing.encoders.texts import minilm_at_random_weights
 from biascope.families.network import Network
 from biascope.papers.task_arithmetic2023.plans import CNN, TEXT, VIT
 from biascope.papers.task_arithmetic2023.tasks import untrained
@@ -86,7 +86,7 @@ def network_and_inputs(name: str, plan: Row, run: Run) -> tuple[Network, Tensor]
     stream = generator_for(torch.device("cpu"), 0, "inputs", name)
     if name == TEXT and not plan["stand-ins"]:
         with forked_rng(0):
-            network = Network.of(bert())
+            network = Network.of(minilm_at_random_weights())
         x = torch.randint(1000, 20_000, (plan["batch"], 32), generator=stream)
     else:
         network, channels = untrained(name, plan, run), 1 if plan["stand-ins"] else 3
