@@ -241,3 +241,44 @@ def test_a_merge_is_written_or_ends_with_an_error_and_never_both(folder, monkeyp
         "out.safetensors is written, but its report in biascope-runs/merge-out is not: result could not" in done.output
     )
     assert Checkpoint.open("out.safetensors").fingerprint() == Checkpoint.open("a.safetensors").fingerprint()
+
+
+def test_a_method_and_its_settings_are_named(folder):
+    output = said(
+        "apply", "base.safetensors", "a.safetensors", "b.safetensors", "--method", "ties:mergekit", "--set", "density=0.5",
+        "--set", "weight:b@*last*=0", "--out", "out.safetensors", "--write-recipe", "merge.yaml",
+    )  # fmt: skip
+    base, a, out = (load_file(f"{name}.safetensors") for name in ("base", "a", "out"))
+    kept = (a["last.weight"] - base["last.weight"]).abs().flatten().topk(9).indices
+    moved = torch.zeros(18).scatter(0, kept, (a["last.weight"] - base["last.weight"]).flatten()[kept]).view(3, 6)
+    assert torch.allclose(out["last.weight"], base["last.weight"] + moved, atol=1e-6)
+    assert "base with a and b by ties:mergekit (weight:b@*last*=0, density=0.5" in output
+    assert "filter: last" in (folder / "merge.yaml").read_text(encoding="utf-8")
+    said("apply", "--recipe", "merge.yaml", "--out", "again.safetensors")
+    again = load_file("again.safetensors")
+    assert all(torch.equal(out[name], again[name]) for name in out)
+
+
+def test_methods_are_listed(folder):
+    output = said("apply", "--method", "list")
+    assert "ties:peft: TIES of B times TIES of A" in output
+    assert "weight (must be given): weight of a model" in output
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["base.safetensors", "a.safetensors", "--method", "tie"], "Did you mean 'ties'"),
+        (["base.safetensors", "a.safetensors", "--method", "ties", "--set", "k=1"], "k is no setting of ties"),
+        (["base.safetensors", "a.safetensors=0.4", "--method", "ties"], "ties has no weights of models"),
+        (["base.safetensors", "--method", "ties"], "A merge needs a base and models"),
+        (["base.safetensors", "a.safetensors", "--recipe", "none.yaml"], "--recipe says what is merged and how"),
+        (["--recipe", "none.yaml"], "none.yaml must be a recipe in YAML"),
+    ],
+)
+def test_what_a_user_can_get_wrong_with_methods_is_told(folder, words, sentence):
+    refused(folder, sentence, "apply", *words, "--out", "out.safetensors")
+
+
+def test_a_merge_without_a_place_is_refused(folder):
+    refused(folder, r"Pass --out merged\.safetensors", "apply", "base.safetensors", "a.safetensors=1")

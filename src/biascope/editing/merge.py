@@ -1,4 +1,4 @@
-"""Merging checkpoints on disk: θ₀ + Σ α_i (θ_i − θ₀), and how checkpoints differ, slice by slice."""
+"""Merging checkpoints on disk, by any of the merging methods, and how checkpoints differ, slice by slice."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import fnmatch
 import json
 import math
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from biascope.editing.adapters import config_of, is_adapter, on_base, require_no_adapter, updates
+from biascope.editing import methods
+from biascope.editing.adapters import Update, Zero, config_of, is_adapter, on_base, require_no_adapter, updates
 from biascope.editing.layer_sums import LayerSums, compared, comparison, dot
 from biascope.editing.merge_result import Difference, Merge
 from biascope.editing.merged_folder import WholeModels, copy_texts, written_type
+from biascope.editing.methods._method import Factors, Method, Part, Rule, Slice
+from biascope.editing.methods._settings import Assigned, Values
 from biascope.editing.stream import TaskStream, is_vector, knows_base
 from biascope.families import weights
 from biascope.families.checkpoint import Checkpoint
@@ -40,9 +43,12 @@ _NO_HASH = "0" * 16  # in the place of a hash until it is known
 @under_torch_defaults
 def merge(
     base: Checkpoint,
-    models: Sequence[tuple[Checkpoint, float]],
+    models: Sequence[tuple[Checkpoint, float | None]],
     out: Path | str,
     *,
+    method: str = "task_arithmetic",
+    settings: Sequence[Assigned] | Mapping[str, float] = (),
+    seed: int = 0,
     keep: Sequence[str] = (),
     unrelated: bool = False,
     dtype: torch.dtype | None = None,
@@ -50,16 +56,21 @@ def merge(
     overwrite: bool = False,
     run: Run = Run(),  # noqa: B008 - frozen
 ) -> Merge:
-    """Write ``θ₀ + Σ α_i (θ_i − θ₀)``, computed in float32 (float64 for a base in float64).
+    """Write a merge of models, ``θ₀ + Σ α_i (θ_i − θ₀)`` unless told otherwise, computed in float32 (float64 for a base in float64).
 
-    Memory stays at a few slices of a tensor, whatever the size of the models. Integers, booleans and BatchNorm's running
-    statistics are those of the base. One model with weight 1 is restored bit for bit, where it has the type that is written.
+    Memory stays at a few slices of a tensor, whatever the size of the models; methods that
+    decompose matrices hold one tensor of all models. Integers, booleans and BatchNorm's running statistics are those of the base.
+    Task arithmetic with one model of weight 1 restores it bit for bit, where it has the type that is written.
 
     Args:
         base: θ₀.
-        models: Fine-tuned checkpoints, saved task vectors or LoRA adapters, each with its weight α_i; a negative one negates. What
-            an adapter adds is its update ``s · B A``. Names may differ by a prefix or a head
-            (:func:`biascope.families.names.fitted`).
+        models: Fine-tuned checkpoints, saved task vectors or LoRA adapters, each with its weight α_i; a negative one negates,
+            ``None`` stands for the method's usual weight. What an adapter adds is its update ``s · B A``. Names may differ by a
+            prefix or a head (:func:`biascope.families.names.fitted`).
+        method: A method or dialect, one of :func:`biascope.editing.methods.names`.
+        settings: Its settings, for some models or tensors alone if they are ``Assigned``.
+        seed: Random seed, for methods that draw. Masks depend on it, on the name of the tensor and on the model, not on the order
+            of the models.
         out: A ``.safetensors`` file, or a folder for shards. Models with a head of their own are written beside it, whole.
         keep: Patterns of names, such as ``"classifier.*"``, that are taken from the base and may be absent elsewhere.
         unrelated: Whether to accept models that do not seem to come from this base.
@@ -87,9 +98,10 @@ def merge(
         [2.0, 2.0]
         >>> folder.cleanup()
     """
-    clock, coefficients = time.perf_counter(), [float(weight) for _, weight in models]
-    if not models or not all(map(math.isfinite, coefficients)):
-        raise ValueError(f"A merge needs models with finite weights, got {coefficients or 'none'}. Pass A=0.4.")
+    clock, given = time.perf_counter(), [weight for _, weight in models]
+    if not models or not all(weight is None or math.isfinite(weight) for weight in given):
+        raise ValueError(f"A merge needs models with finite weights, got {given or 'none'}. Pass A=0.4.")
+    form = methods.method(method)
     _check_base(base)
     require_no_adapter(base, "Pass the model that it was trained on as BASE.")
     adapters = [model for model, _ in models if is_adapter(model)]
@@ -109,31 +121,48 @@ def merge(
     if not any(math.prod(base.tensors[name].shape) for name in base.tensors.keys() - kept):
         because = "keep matches all of them. Pass a narrower pattern" if skipped else "it has no floating-point weights"
         raise ValueError(f"No number of {base.name} is left to merge, because {because}.")
+    names = tuple(distinct(model.label for model, _ in models))
+    merged = [name for name in every if name in base.tensors and name not in kept]
+    values = Values(method, form.settings, _assigned(form, method, settings, names, given), names, merged)
+    chosen = form(values, seed=seed, keys=_keys([model for model, _ in models]))
+    weighs = any(setting.name == "weight" for setting in form.settings)
+    coefficients = values.each("weight", merged[0]) if weighs else [1.0] * len(models)
+    # One model added whole comes back bit for bit.
+    sole = method == "task_arithmetic" and given == [1.0] and not settings
+    parts_of = {name: _part(base, streams, name) for name in merged}
+    widest = max((part.dtype for part in parts_of.values()), key=lambda dtype: dtype.itemsize)
+    surveys = chosen.surveys(widest)
     from biascope import __version__
 
     def described(hashes: Sequence[str]) -> str:
-        parts = zip(models, hashes, strict=True)
-        return json.dumps([{"name": model.name, "hash": hashed, "weight": weight} for (model, weight), hashed in parts])
+        parts = zip(models, coefficients, hashes, strict=True)
+        return json.dumps(
+            [{"name": model.name, "hash": hashed, "weight": weight} for (model, _), weight, hashed in parts]
+        )
 
     about = {
         "kind": "merged",
         "biascope": __version__,
         "base": _NO_HASH,
         "sources": described([_NO_HASH] * len(models)),
+        **({} if method == "task_arithmetic" else {"method": method, "settings": values.told(), "seed": str(seed)}),
     }
     plan = {name: Planned(tuple(each.shape), written_type(each.dtype, dtype)) for name, each in base.tensors.items()}
     writer = CheckpointWriter(
         out, plan, metadata={**base.metadata, **about}, shard_bytes=shard_bytes, overwrite=overwrite
     )
     wholes = WholeModels(base, fits, Path(out), dtype, shard_bytes, overwrite)
-    sums, hashed = LayerSums(), Fingerprint()
+    sums, hashed, same = LayerSums(), Fingerprint(), _Same()
     differing: list[str] = []
-    with wholes, writer, run.tracked("merging", base.numbers) as advance:
+    with wholes, writer, run.tracked("merging", base.numbers + surveys * len(merged)) as advance:
+        for _ in range(surveys):
+            chosen.survey([_counting(part, advance) for part in parts_of.values()])
         for name in every:
             if name in base.tensors:
                 hashed.begin(name, base.tensors[name])
             if name in base.tensors and name not in kept:
-                parts = _edited(base, streams, coefficients, name, plan[name].dtype, sums)
+                rule = None if sole else chosen.rule(parts_of[name])
+                parts = _edited(base, streams, rule, name, plan[name].dtype, sums, same)
             else:
                 if name not in skipped and _differs(base, streams, name):
                     differing.append(name)
@@ -155,7 +184,7 @@ def merge(
         numbers, norms, edits, errors, changed, lost = columns[:, :6].T
         found = Merge(
             base=base.label,
-            models=tuple(distinct(model.label for model, _ in models)),
+            models=names,
             coefficients=np.array(coefficients),
             layers=layers,
             numbers=numbers.astype(int),
@@ -167,12 +196,16 @@ def merge(
             lost=lost.astype(int),
             precision=" and ".join(sorted({weights.type_name(plan[name].dtype) for name in plan.keys() - kept})),
             remarks=(
+                *chosen.doubts(),
+                *same.told(names),
                 *_remarks(base, kept, differing),
                 *_told_of_adapters(adapters),
                 *told(fits),
                 *_told_of_types(base, streams, columns[:, 6:].sum(0)),
             ),
             file=str(out),
+            method=method,
+            settings="" if method == "task_arithmetic" and not settings else values.told(),
             provenance=_recorded("merge_apply", {**about, "keep": list(keep)}, clock),
         ).check()
     copied = copy_texts(base, Path(out), dtype=dtype)
@@ -278,12 +311,106 @@ def fits_of(models: Sequence[Checkpoint], base: Checkpoint, kept: Collection[str
     ]
 
 
+def _assigned(
+    form: type[Method],
+    method: str,
+    settings: Sequence[Assigned] | Mapping[str, float],
+    names: Sequence[str],
+    weights_given: Sequence[float | None],
+) -> list[Assigned]:
+    """Settings with the weights that models were given with."""
+    given = (
+        [Assigned(name, (float(value),)) for name, value in settings.items()]
+        if isinstance(settings, Mapping)
+        else list(settings)
+    )
+    weighed = [
+        Assigned("weight", (weight,), name)
+        for name, weight in zip(names, weights_given, strict=True)
+        if weight is not None
+    ]
+    if weighed and not any(setting.name == "weight" for setting in form.settings):
+        if all(each.value == (1.0,) for each in weighed):
+            return given
+        raise ValueError(
+            f"{method} has no weights of models, got {weighed[0]}. Leave them out, or pass a dialect that has."
+        )
+    return given + weighed
+
+
+def _keys(models: Sequence[Checkpoint]) -> list[str]:
+    """What tells models apart whatever their order: their names, with a hash of their values where two are called the same."""
+    names = [model.label for model in models]
+    return [
+        name if names.count(name) == 1 else f"{name} {model.fingerprint()}"
+        for name, model in zip(names, models, strict=True)
+    ]
+
+
+def _part(base: Checkpoint, streams: Sequence[TaskStream], name: str) -> Part:
+    """A tensor as methods see it."""
+    dtype = weights.working_type(base.tensors[name].dtype)
+
+    def read() -> Iterator[Slice]:
+        for begin, start, parts, deltas in _moves(base, streams, name, hashed=False):
+            _check_all_finite(base, streams, name, start, parts)
+            yield Slice(begin, start.to(dtype), [delta.to(dtype) for delta in deltas])
+
+    def factors() -> list[Factors | None]:
+        found: list[Factors | None] = []
+        for stream in streams:
+            stored = stream.model.tensors[name]
+            if isinstance(stored, Update):
+                down, up = (stored.model.read(each).to(dtype).flatten(1) for each in (stored.down, stored.up))
+                found.append(Factors(down, up, stored.scale, stored.turned))
+            elif isinstance(stored, Zero):
+                found.append(None)
+            else:
+                raise ValueError(
+                    f"The models must be LoRA adapters that add s·B·A to merge their factors, but {stream.model.name} has more than "
+                    f"that, or whole weights, for {name}. Pass a method that merges weights, such as ties."
+                )
+        return found
+
+    return Part(name, tuple(base.tensors[name].shape), dtype, read, factors)
+
+
+def _counting(part: Part, advance: Callable[[int], None]) -> Part:
+    """A tensor that counts as read once it was."""
+
+    def read() -> Iterator[Slice]:
+        yield from part.read()
+        advance(1)
+
+    return dataclasses.replace(part, read=read)
+
+
+class _Same:
+    """Whether all models moved the base alike."""
+
+    def __init__(self) -> None:
+        self._alike = True
+
+    def see(self, deltas: Sequence[Tensor]) -> None:
+        """The next changes."""
+        self._alike = self._alike and all(torch.equal(deltas[0], delta) for delta in deltas[1:])
+
+    def told(self, names: Sequence[str]) -> list[str]:
+        """In words, if they did."""
+        return (
+            [f"{listed(names)} have the same weights, so there is nothing to merge."]
+            if self._alike and len(names) > 1
+            else []
+        )
+
+
 def _moves(
-    base: Checkpoint, streams: Sequence[TaskStream], name: str
+    base: Checkpoint, streams: Sequence[TaskStream], name: str, *, hashed: bool = True
 ) -> Iterator[tuple[int, Tensor, list[Tensor], list[Tensor]]]:
     """Slices of a tensor: where they begin, what they are in the base, in the files of the models, and what these moved."""
     begin = 0
-    for start, *parts in zip(base.slices(name), *(stream.slices(name) for stream in streams), strict=True):
+    read = (stream.slices(name, hashed=hashed) for stream in streams)
+    for start, *parts in zip(base.slices(name), *read, strict=True):
         deltas = [stream.delta(start, part, begin) for stream, part in zip(streams, parts, strict=True)]
         yield begin, start, parts, deltas
         begin += len(start)
@@ -292,21 +419,19 @@ def _moves(
 def _edited(
     base: Checkpoint,
     streams: Sequence[TaskStream],
-    coefficients: list[float],
+    rule: Rule | None,
     name: str,
     dtype: torch.dtype,
     sums: LayerSums,
+    same: _Same,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Slices of a tensor of the base, and what they become."""
+    """Slices of a tensor of the base, and what they become; without a rule those of the only model."""
     for begin, start, parts, deltas in _moves(base, streams, name):
-        for each, part in zip((base, *(stream.model for stream in streams)), (start, *parts), strict=True):
-            _check_finite(part, name, each.name, "Check where training diverged")
+        _check_all_finite(base, streams, name, start, parts)
+        same.see(deltas)
         wide = start.to(deltas[0].dtype)
-        edit = torch.zeros_like(wide)
-        for delta, weight in zip(deltas, coefficients, strict=True):
-            edit.add_(delta, alpha=weight)
-        sole = coefficients == [1.0]
-        end = (streams[0].end(start, parts[0], begin) if sole else wide + edit).to(dtype)
+        edit = deltas[0] if rule is None else rule(Slice(begin, wide, deltas))
+        end = (streams[0].end(start, parts[0], begin) if rule is None else wide + edit).to(dtype)
         _check_finite(end, name, "the merged model", "Pass smaller weights, or models of a wider type")
         error, changed = end.to(wide.dtype) - wide - edit, edit != 0
         row = [len(start), dot(wide, wide), dot(edit, edit), dot(error, error)]
@@ -353,6 +478,13 @@ def _check_base(base: Checkpoint) -> None:
         raise ValueError(
             f"The first checkpoint must hold weights, but {base.name} holds a task vector. Pass its base first."
         )
+
+
+def _check_all_finite(
+    base: Checkpoint, streams: Sequence[TaskStream], name: str, start: Tensor, parts: Sequence[Tensor]
+) -> None:
+    for each, part in zip((base, *(stream.model for stream in streams)), (start, *parts), strict=True):
+        _check_finite(part, name, each.name, "Check where training diverged")
 
 
 def _check_finite(values: Tensor, name: str, whose: str, advice: str) -> None:

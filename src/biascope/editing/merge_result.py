@@ -17,7 +17,7 @@ from biascope.results.draw import captioned
 from biascope.results.estimate import SHARE, Estimate, Number
 from biascope.results.result import Result
 from biascope.results.story import Step, Story
-from biascope.results.wording import percent, short
+from biascope.results.wording import listed, percent, short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,13 +35,15 @@ class Merge(Result):
         numbers: ``(layer,)`` how many numbers were up for editing.
         base_norms: ``(layer,)`` of θ₀.
         task_norms: ``(layer, model)`` of ``τ_i = θ_i − θ₀``.
-        edit_norms: ``(layer,)`` of ``Σ α_i τ_i``.
+        edit_norms: ``(layer,)`` of the change, ``Σ α_i τ_i`` for task arithmetic.
         error_norms: ``(layer,)`` by how much what was written misses that, since its type rounds.
         changed: ``(layer,)`` how many numbers the edit is not zero for.
         lost: ``(layer,)`` how many of these were written as they had been: rounded away.
         precision: The type that was written.
         remarks: What else a user should know.
         file: What was written.
+        method: How they were merged.
+        settings: The settings of the method in words; empty for task arithmetic with weights alone.
     """
 
     base: str
@@ -58,6 +60,8 @@ class Merge(Result):
     precision: str
     remarks: tuple[str, ...]
     file: str
+    method: str = "task_arithmetic"
+    settings: str = ""
 
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "coefficients": ("model",),
@@ -114,6 +118,8 @@ class Merge(Result):
         return " ".join([words, *self.remarks])
 
     def _sum(self) -> str:
+        if self.method != "task_arithmetic" or self.settings:
+            return f"with {listed(self.models)} by {self.method}{f' ({self.settings})' if self.settings else ''}"
         signed = (f"{'−' if weight < 0 else '+'} {abs(weight):g}·({name} − base)" for name, weight in self._weighted())
         return " ".join(signed)
 

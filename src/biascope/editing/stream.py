@@ -86,15 +86,20 @@ class TaskStream:
             return self.model.metadata.get(ADAPTER) or self.model.fingerprint()
         return self._hashed.value
 
-    def slices(self, name: str) -> Iterator[Tensor]:
-        """The values of a tensor as they are in the file."""
+    def slices(self, name: str, *, hashed: bool = True) -> Iterator[Tensor]:
+        """The values of a tensor as they are in the file.
+
+        Args:
+            name: The tensor.
+            hashed: Whether they count for the hash, as they must once; a look before that does not.
+        """
         if self._is_vector:
             self._wide = _Patch(self.model, name, WIDE_AT, WIDE)
             self._ends = _Patch(self.model, name, END_AT, END)
-        else:
+        elif hashed:
             self._hashed.begin(name, self.model.tensors[name])
         for part in self.model.slices(name):
-            if not self._is_vector:
+            if hashed and not self._is_vector:
                 self._hashed.add(part)
             yield part
 
