@@ -411,7 +411,8 @@ def _moves(
     begin = 0
     read = (stream.slices(name, hashed=hashed) for stream in streams)
     for start, *parts in zip(base.slices(name), *read, strict=True):
-        deltas = [stream.delta(start, part, begin) for stream, part in zip(streams, parts, strict=True)]
+        pairs = zip(streams, parts, strict=True)
+        deltas = [stream.delta(start, part, begin, counted=hashed) for stream, part in pairs]
         yield begin, start, parts, deltas
         begin += len(start)
 

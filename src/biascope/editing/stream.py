@@ -109,17 +109,18 @@ class TaskStream:
             for _ in self.slices(name):
                 pass
 
-    def delta(self, start: Tensor, part: Tensor, begin: int) -> Tensor:
+    def delta(self, start: Tensor, part: Tensor, begin: int, *, counted: bool = True) -> Tensor:
         """τ on a slice.
 
         Args:
             start: θ₀ there.
             part: What :meth:`slices` gave.
             begin: Where the slice begins in the flat tensor.
+            counted: Whether it counts for what was rounded, as it must once.
         """
         if not self._is_vector:
             delta = difference(start, part)
-            if start.dtype != part.dtype:
+            if counted and start.dtype != part.dtype:
                 moved = delta != 0
                 for side, values in enumerate((start, part)):
                     self.rounding[side] += rounding_error(values[moved])
