@@ -11,7 +11,7 @@ from networks_under_test import normal
 
 from biascope.editing import methods
 from biascope.editing.merge import merge
-from biascope.editing.methods._method import Factors, Part
+from biascope.editing.methods._method import Factors, MovedTensor
 from biascope.editing.methods._ranks import ranked
 from biascope.editing.methods._settings import Assigned, Values
 from biascope.families import weights
@@ -28,9 +28,9 @@ def changes(name, start, ends, settings=(), *, seed=0, names=None, factors=None)
     chosen = form(Values(name, form.settings, assigned, models, list(start)), seed=seed)
     parts = {}
     for key, base in start.items():
-        parts[key] = Part.held(key, base, [end[key] - base for end in ends], SLICE)
+        parts[key] = MovedTensor.held(key, base, [end[key] - base for end in ends], SLICE)
         if factors:
-            parts[key] = Part(key, tuple(base.shape), base.dtype, parts[key].read, lambda key=key: factors[key])
+            parts[key] = MovedTensor(key, tuple(base.shape), base.dtype, parts[key].read, lambda key=key: factors[key])
     for _ in range(chosen.surveys(max((each.dtype for each in start.values()), key=lambda dtype: dtype.itemsize))):
         chosen.survey(list(parts.values()))
     found = {}
@@ -427,7 +427,7 @@ def test_files_are_merged_as_tensors_in_memory_are(tmp_path, name):
 def changes_of_whole(name, start, ends):
     form = methods.method(name)
     chosen = form(Values(name, form.settings, (), ["a", "b"], list(start)), seed=3)
-    parts = {key: Part.held(key, base, [end[key] - base for end in ends]) for key, base in start.items()}
+    parts = {key: MovedTensor.held(key, base, [end[key] - base for end in ends]) for key, base in start.items()}
     for _ in range(chosen.surveys(torch.float32)):
         chosen.survey(list(parts.values()))
     rules = ((part, chosen.rule(part)) for part in parts.values())

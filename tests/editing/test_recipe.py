@@ -5,7 +5,7 @@ from checkpoint_files import saved
 from networks_under_test import normal
 
 from biascope.editing.methods._settings import Assigned
-from biascope.editing.recipe import Recipe
+from biascope.editing.recipe import MergeRecipe
 
 yaml = pytest.importorskip("yaml")
 
@@ -40,7 +40,7 @@ def folder(tmp_path, monkeypatch):
 def recipe(folder, text):
     path = folder / "merge.yaml"
     path.write_text(text)
-    return Recipe.read(path)
+    return MergeRecipe.read(path)
 
 
 def test_a_recipe_is_read(folder):
@@ -104,8 +104,8 @@ def test_what_is_not_shared_is_refused(folder, text, said):
 
 def test_what_mergekit_cannot_do_is_not_written(folder):
     with pytest.raises(ValueError, match=r"has no tsv_m\. Leave --write-recipe out"):
-        Recipe(folder, (folder,), "tsv_m", (), ((),)).text()
+        MergeRecipe(folder, (folder,), "tsv_m", (), ((),)).text()
     with pytest.raises(ValueError, match="Pass --method ties:mergekit"):
-        Recipe(folder, (folder,), "ties", (), ((),)).text()
+        MergeRecipe(folder, (folder,), "ties", (), ((),)).text()
     with pytest.raises(ValueError, match="must have the form"):
-        Recipe(folder, (folder,), "linear", (Assigned("weight", (1.0,), None, "a*b"),), ((),)).text()
+        MergeRecipe(folder, (folder,), "linear", (Assigned("weight", (1.0,), None, "a*b"),), ((),)).text()

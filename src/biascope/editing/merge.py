@@ -20,7 +20,7 @@ from biascope.editing.adapters import Update, Zero, config_of, is_adapter, on_ba
 from biascope.editing.layer_sums import LayerSums, compared, comparison, dot
 from biascope.editing.merge_result import Difference, Merge
 from biascope.editing.merged_folder import WholeModels, copy_texts, written_type
-from biascope.editing.methods._method import Factors, Method, Part, Rule, Slice
+from biascope.editing.methods._method import Factors, Method, MovedTensor, Rule, Slice
 from biascope.editing.methods._settings import Assigned, Values
 from biascope.editing.stream import TaskStream, is_vector, knows_base
 from biascope.families import weights
@@ -347,7 +347,7 @@ def _keys(models: Sequence[Checkpoint]) -> list[str]:
     ]
 
 
-def _part(base: Checkpoint, streams: Sequence[TaskStream], name: str) -> Part:
+def _part(base: Checkpoint, streams: Sequence[TaskStream], name: str) -> MovedTensor:
     """A tensor as methods see it."""
     dtype = weights.working_type(base.tensors[name].dtype)
 
@@ -372,10 +372,10 @@ def _part(base: Checkpoint, streams: Sequence[TaskStream], name: str) -> Part:
                 )
         return found
 
-    return Part(name, tuple(base.tensors[name].shape), dtype, read, factors)
+    return MovedTensor(name, tuple(base.tensors[name].shape), dtype, read, factors)
 
 
-def _counting(part: Part, advance: Callable[[int], None]) -> Part:
+def _counting(part: MovedTensor, advance: Callable[[int], None]) -> MovedTensor:
     """A tensor that counts as read once it was."""
 
     def read() -> Iterator[Slice]:

@@ -34,7 +34,7 @@ _SLICED = ("slices", "modules")
 
 
 @dataclass(frozen=True)
-class Recipe:
+class MergeRecipe:
     """What is merged, and how.
 
     Attributes:
@@ -59,7 +59,7 @@ class Recipe:
         return [*of_models, *self.shared]
 
     @staticmethod
-    def read(path: Path) -> Recipe:
+    def read(path: Path) -> MergeRecipe:
         """A recipe from a file.
 
         Raises:
@@ -112,7 +112,7 @@ class Recipe:
         chosen = [place for place, each in enumerate(paths) if name == "linear" or each != base]
         if not chosen:
             raise ValueError(f"{path} must list a model besides {base}. Add one.")
-        return Recipe(
+        return MergeRecipe(
             base,
             tuple(paths[place] for place in chosen),
             _METHODS[name],

@@ -17,7 +17,7 @@ from biascope.runs.byte_size import byte_size
 
 if TYPE_CHECKING:
     from biascope.editing.methods._settings import Assigned
-    from biascope.editing.recipe import Recipe
+    from biascope.editing.recipe import MergeRecipe
 
 MODELS_HELP = (
     f"Fine-tuned models, saved task vectors or LoRA adapters, each with its weight: A=0.4 B=-0.5. Each is {CHECKPOINT}, or a folder "
@@ -72,7 +72,7 @@ def apply(
     """
     from biascope.editing.merge import merge
     from biascope.editing.methods._settings import Assigned
-    from biascope.editing.recipe import Recipe
+    from biascope.editing.recipe import MergeRecipe
     from biascope.families.checkpoint import Checkpoint
     from biascope.families.checkpoint_writer import CheckpointWriter
     from biascope.families.weights import editable_type
@@ -88,14 +88,14 @@ def apply(
     if out is None:
         raise ValueError("The merged model needs a place. Pass --out merged.safetensors, or --out FOLDER.")
     assigned = [Assigned.read(words) for words in settings]
-    planned: Recipe | None = None
+    planned: MergeRecipe | None = None
     chosen: list[tuple[Path, float | None]]
     if recipe is not None:
         if base is not None or models or settings or weight is not None or method != "task_arithmetic":
             raise ValueError(
                 "--recipe says what is merged and how. Leave BASE, models, --method, --weight and --set out."
             )
-        planned = Recipe.read(recipe)
+        planned = MergeRecipe.read(recipe)
         method, base, chosen = planned.method, planned.base, [(path, None) for path in planned.models]
     elif base is None or not models:
         raise ValueError("A merge needs a base and models. Pass BASE A=0.4 B=0.4, or --recipe merge.yaml.")
@@ -150,10 +150,10 @@ def _as_recipe(
     assigned: Sequence[Assigned],
     names: Sequence[str],
     dtype: str,
-) -> Recipe:
+) -> MergeRecipe:
     """What was asked for, as a recipe."""
     from biascope.editing.methods._settings import Assigned
-    from biascope.editing.recipe import Recipe
+    from biascope.editing.recipe import MergeRecipe
 
     own = [
         (
@@ -163,7 +163,7 @@ def _as_recipe(
         for name, (_, number) in zip(names, models, strict=True)
     ]
     shared = tuple(each for each in assigned if each.model is None)
-    return Recipe(base, tuple(path for path, _ in models), method, shared, tuple(own), dtype)
+    return MergeRecipe(base, tuple(path for path, _ in models), method, shared, tuple(own), dtype)
 
 
 def _listed() -> str:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from biascope.editing.methods._method import Factors, Method, Part, Rule, Slice, constant, weighted_sum
-from biascope.editing.methods._settings import Setting
+from biascope.editing.methods._method import Factors, Method, MovedTensor, Rule, Slice, constant, weighted_sum
+from biascope.editing.methods._settings import MethodSetting
 
-RANK = Setting("rank", 0.0, "rank of the merged update; 0 for the largest of the adapters", low=0.0)
+RANK = MethodSetting("rank", 0.0, "rank of the merged update; 0 for the largest of the adapters", low=0.0)
 _PEFT = "PEFT 0.21, add_weighted_adapter"
 
 
@@ -24,7 +24,7 @@ class FactorMethod(Method):
     says = "B(τ) A(τ), merged separately"
     reference = _PEFT
 
-    def rule(self, part: Part) -> Rule:
+    def rule(self, part: MovedTensor) -> Rule:
         """The product of merged factors."""
         here = _adapted(part)
         if not here:
@@ -68,7 +68,7 @@ class CutMethod(Method):
     says = "the best approximation of rank r of the merged products s B A"
     reference = _PEFT
 
-    def rule(self, part: Part) -> Rule:
+    def rule(self, part: MovedTensor) -> Rule:
         """The merged product, cut."""
         here = _adapted(part)
         if not here:
@@ -95,6 +95,6 @@ def _unchanged(each: Slice) -> Tensor:
     return torch.zeros_like(each.start)
 
 
-def _adapted(part: Part) -> dict[int, Factors]:
+def _adapted(part: MovedTensor) -> dict[int, Factors]:
     """The factors of the models that adapt a weight, by their places."""
     return {place: each for place, each in enumerate(part.factors()) if each is not None}

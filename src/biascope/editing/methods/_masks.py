@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from biascope.editing.layer_sums import dot
-from biascope.editing.methods._method import Part, Slice
+from biascope.editing.methods._method import MovedTensor, Slice
 from biascope.runs.randomness import generator_for
 
 _CPU = torch.device("cpu")
@@ -35,7 +35,7 @@ class Chances:
 Masker = Callable[[Slice, int], Tensor]  # from a slice and the place of a model to its mask; called in order
 
 
-def restored_norms(part: Part, masker: Callable[[], Masker], models: int) -> list[float]:
+def restored_norms(part: MovedTensor, masker: Callable[[], Masker], models: int) -> list[float]:
     """By what masked changes must be multiplied to have the L1 norms of before, over a whole tensor.
 
     Args:

@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from biascope.editing.methods._settings import Setting, Values
+from biascope.editing.methods._settings import MethodSetting, Values
 
 SLICE = 2**18
 
@@ -49,7 +49,7 @@ class Factors(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class MovedTensor:
     """A tensor of the models that are merged; it can be read several times.
 
     Attributes:
@@ -80,7 +80,7 @@ class Part:
         return [torch.cat(column).view(self.shape) for column in zip(*parts, strict=True)]
 
     @staticmethod
-    def held(name: str, start: Tensor, deltas: Sequence[Tensor], most: int = SLICE) -> Part:
+    def held(name: str, start: Tensor, deltas: Sequence[Tensor], most: int = SLICE) -> MovedTensor:
         """A tensor in memory.
 
         Args:
@@ -96,7 +96,7 @@ class Part:
                 cut = slice(begin, begin + most)
                 yield Slice(begin, flat[cut], [delta[cut] for delta in moved])
 
-        return Part(name, tuple(start.shape), start.dtype, read, _no_adapters)
+        return MovedTensor(name, tuple(start.shape), start.dtype, read, _no_adapters)
 
 
 def _no_adapters() -> list[Factors | None]:
@@ -120,7 +120,7 @@ class Method(abc.ABC):
         reference: Where it is defined.
     """
 
-    settings: ClassVar[tuple[Setting, ...]] = ()
+    settings: ClassVar[tuple[MethodSetting, ...]] = ()
     fewest: ClassVar[int] = 1
     most: ClassVar[int | None] = None
     matrices: ClassVar[bool] = False
@@ -139,11 +139,11 @@ class Method(abc.ABC):
         """How many looks at the whole model are needed before a tensor is changed, in the widest type of the arithmetic."""
         return 0
 
-    def survey(self, parts: Sequence[Part]) -> None:  # noqa: B027 - most methods look at no more than a tensor
+    def survey(self, parts: Sequence[MovedTensor]) -> None:  # noqa: B027 - most methods look at no more than a tensor
         """One look at all tensors."""
 
     @abc.abstractmethod
-    def rule(self, part: Part) -> Rule:
+    def rule(self, part: MovedTensor) -> Rule:
         """How slices of a tensor change; the rule is called with them in order."""
 
     def doubts(self) -> list[str]:

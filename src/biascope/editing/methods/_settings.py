@@ -13,7 +13,7 @@ _WORDS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
 
 
 @dataclass(frozen=True)
-class Setting:
+class MethodSetting:
     """What a method can be told.
 
     Attributes:
@@ -107,7 +107,7 @@ class Values:
         ValueError: If a name is unknown, a value is out of its range or missing, or a pattern matches nothing.
 
     Example:
-        >>> known = (Setting("weight", 1.0, "", each=True),)
+        >>> known = (MethodSetting("weight", 1.0, "", each=True),)
         >>> given = [Assigned("weight", (0.0, 1.0), "b"), Assigned("weight", (0.5,), None, "*.1.*")]
         >>> values = Values("linear", known, given, ["a", "b"], ["w.0.x", "w.1.x", "w.2.x", "head"])
         >>> [values.each("weight", name) for name in ("w.0.x", "w.1.x", "w.2.x", "head")]
@@ -117,7 +117,7 @@ class Values:
     def __init__(
         self,
         method: str,
-        settings: Sequence[Setting],
+        settings: Sequence[MethodSetting],
         assigned: Sequence[Assigned],
         models: Sequence[str],
         tensors: Iterable[str],

@@ -8,19 +8,19 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from biascope.editing.methods._method import Method, Part, Rule, Slice, weighted_sum
+from biascope.editing.methods._method import Method, MovedTensor, Rule, Slice, weighted_sum
 from biascope.editing.methods._ranks import Cut, Ranks, ranked
-from biascope.editing.methods._settings import Setting
+from biascope.editing.methods._settings import MethodSetting
 from biascope.editing.methods.ties import LAMBDA, WEIGHT, consensus, deltas_of
 
 
 class Breadcrumbs(Method):
     """``Σ w_i m_i τ_i``: the mask keeps the magnitudes between the quantiles β and γ of a tensor."""
 
-    settings: ClassVar[tuple[Setting, ...]] = (
-        Setting("weight", 0.3, "weight of a model", each=True),
-        Setting("beta", 0.85, "share of the smallest changes of a tensor, which is cut", 0.0, 1.0, each=True),
-        Setting(
+    settings: ClassVar[tuple[MethodSetting, ...]] = (
+        MethodSetting("weight", 0.3, "weight of a model", each=True),
+        MethodSetting("beta", 0.85, "share of the smallest changes of a tensor, which is cut", 0.0, 1.0, each=True),
+        MethodSetting(
             "gamma",
             0.993,
             "share of the changes of a tensor that is not among the largest, which are cut",
@@ -37,14 +37,14 @@ class Breadcrumbs(Method):
         self._empty: dict[str, int] = {}
         self._tensors = 0
 
-    def kept(self, part: Part) -> list[tuple[int, int]]:
+    def kept(self, part: MovedTensor) -> list[tuple[int, int]]:
         """For each model, how many of the largest changes are cut, and how many are cut or kept."""
         pairs = zip(self.values.each("beta", part.name), self.values.each("gamma", part.name), strict=True)
         return [
             (part.numbers - round(high * part.numbers), part.numbers - round(low * part.numbers)) for low, high in pairs
         ]
 
-    def masks(self, part: Part) -> list[Cut]:
+    def masks(self, part: MovedTensor) -> list[Cut]:
         """For each model two cuts: what is not kept at the top, and what is kept or above."""
         wanted = self.kept(part)
         self._tensors += 1
@@ -54,7 +54,7 @@ class Breadcrumbs(Method):
         found = ranked(lambda: deltas_of(part), ranks, part.dtype) if any(map(any, ranks)) else Ranks(ranks, part.dtype)
         return [found.cut(place, k, exact=True) for place in range(len(wanted)) for k in (0, 1)]
 
-    def rule(self, part: Part) -> Rule:
+    def rule(self, part: MovedTensor) -> Rule:
         """The sum of what is kept."""
         cuts, weights = self.masks(part), self.values.each("weight", part.name)
         return lambda each: weighted_sum(_between(each, cuts), weights)
@@ -71,19 +71,19 @@ class Breadcrumbs(Method):
 class BreadcrumbsOfMergekit(Breadcrumbs):
     """mergekit's settings: the share that is kept, and the share of the largest that is cut."""
 
-    settings: ClassVar[tuple[Setting, ...]] = (
+    settings: ClassVar[tuple[MethodSetting, ...]] = (
         WEIGHT,
-        Setting("density", 1.0, "share of the changes of a tensor that is kept", 0.0, 1.0, each=True),
-        Setting("gamma", 0.01, "share of the largest changes, which is cut", 0.0, 1.0, each=True),
-        Setting("rescale", 0.0, "rescale to the L1 norm that the tensor had", flag=True),
-        Setting("normalize", 0.0, "divide by the sum of the weights", flag=True),
+        MethodSetting("density", 1.0, "share of the changes of a tensor that is kept", 0.0, 1.0, each=True),
+        MethodSetting("gamma", 0.01, "share of the largest changes, which is cut", 0.0, 1.0, each=True),
+        MethodSetting("rescale", 0.0, "rescale to the L1 norm that the tensor had", flag=True),
+        MethodSetting("normalize", 0.0, "divide by the sum of the weights", flag=True),
         LAMBDA,
     )
     says = "λ Σ w_i m_i τ_i, m_i = 1 for a share density of the changes below the largest share gamma of a tensor"
     reference = "mergekit 0.1.5"
     votes = False
 
-    def kept(self, part: Part) -> list[tuple[int, int]]:
+    def kept(self, part: MovedTensor) -> list[tuple[int, int]]:
         """A density of 1 keeps all; if the largest cannot be cut without going below the density, fewer of them are."""
         count, wanted = part.numbers, []
         for density, gamma in zip(
@@ -94,7 +94,7 @@ class BreadcrumbsOfMergekit(Breadcrumbs):
             wanted.append((count - below - kept, count - below))
         return wanted
 
-    def rule(self, part: Part) -> Rule:
+    def rule(self, part: MovedTensor) -> Rule:
         """The sum, or the elected sum, of what is kept."""
         weights, scale = self.values.each("weight", part.name), self.values.one("lambda", part.name)
         scales = [1.0] * len(weights)

@@ -10,22 +10,22 @@ from torch import Tensor
 
 from biascope.editing.methods._factors import RANK, CutMethod, FactorMethod
 from biascope.editing.methods._masks import Chances, Masker, masked, restored_norms
-from biascope.editing.methods._method import Method, Part, Rule, Slice, weighted_sum
-from biascope.editing.methods._settings import Setting, Values
+from biascope.editing.methods._method import Method, MovedTensor, Rule, Slice, weighted_sum
+from biascope.editing.methods._settings import MethodSetting, Values
 from biascope.editing.methods.ties import FREQUENCY, LAMBDA, WEIGHT, agreed, consensus
 
 _KEPT = "share of the changes that is kept"
-_DENSITY = Setting("density", 0.1, _KEPT, 0.0, 1.0, each=True)
+_DENSITY = MethodSetting("density", 0.1, _KEPT, 0.0, 1.0, each=True)
 
 
 class Dare(Method):
     """``Σ w_i m_i τ_i / density``, each entry of the mask ``m_i`` 1 with probability density: the paper's drop rate is 1 − density."""
 
-    settings: ClassVar[tuple[Setting, ...]] = (WEIGHT, _DENSITY)
+    settings: ClassVar[tuple[MethodSetting, ...]] = (WEIGHT, _DENSITY)
     says = "Σ w_i m_i τ_i / density, m_i random with mean density"
     reference = "Yu et al. (2024). Language models are super Mario. ICML."
 
-    def rule(self, part: Part) -> Rule:
+    def rule(self, part: MovedTensor) -> Rule:
         """The sum of masked changes."""
         densities = self.values.each("density", part.name)
         masks = _masker(self, part, densities)
@@ -41,22 +41,22 @@ class Dare(Method):
 class DareOfMergekit(Method):
     """mergekit's ``dare_linear``: rescaled to the L1 norm of the tensor, instead of by 1/density."""
 
-    settings: ClassVar[tuple[Setting, ...]] = (
+    settings: ClassVar[tuple[MethodSetting, ...]] = (
         WEIGHT,
-        Setting("density", 1.0, _KEPT, 0.0, 1.0, each=True),
-        Setting("rescale", 1.0, "rescale to the L1 norm that the tensor had", flag=True),
-        Setting("normalize", 0.0, "divide by the sum of the weights", flag=True),
+        MethodSetting("density", 1.0, _KEPT, 0.0, 1.0, each=True),
+        MethodSetting("rescale", 1.0, "rescale to the L1 norm that the tensor had", flag=True),
+        MethodSetting("normalize", 0.0, "divide by the sum of the weights", flag=True),
         LAMBDA,
     )
     says = "λ Σ w_i m_i τ_i ‖τ_i‖₁/‖m_i τ_i‖₁ in each tensor"
     reference = "mergekit 0.1.5"
     votes = False
 
-    def masker(self, part: Part) -> Masker:
+    def masker(self, part: MovedTensor) -> Masker:
         """The masks of a tensor, from its first slice on."""
         return _masker(self, part, self.values.each("density", part.name))
 
-    def rule(self, part: Part) -> Rule:
+    def rule(self, part: MovedTensor) -> Rule:
         """The sum, or the elected sum, of masked and rescaled changes."""
         weights, scale = self.values.each("weight", part.name), self.values.one("lambda", part.name)
         scales = [1.0] * len(weights)
@@ -93,18 +93,18 @@ def nothing_kept(values: Values) -> list[str]:
     return [f"Nothing of {name} is kept: its density is 0." for name in empty]
 
 
-def _masker(method: Method, part: Part, densities: Sequence[float]) -> Masker:
+def _masker(method: Method, part: MovedTensor, densities: Sequence[float]) -> Masker:
     chances = [Chances(method.seed, key, part.name) for key in method.keys]
     return lambda each, place: chances[place].next(len(each.start)) < densities[place]
 
 
-_OF_PEFT = (WEIGHT, Setting("density", 0.1, _KEPT, 0.0, 1.0))
+_OF_PEFT = (WEIGHT, MethodSetting("density", 0.1, _KEPT, 0.0, 1.0))
 
 
 class DareOfFactors(FactorMethod):
     """PEFT's ``dare_linear``: A and B are masked separately, so a product keeps density² of its terms."""
 
-    settings: ClassVar[tuple[Setting, ...]] = _OF_PEFT
+    settings: ClassVar[tuple[MethodSetting, ...]] = _OF_PEFT
     says = "Σ √(w s) m B / density times Σ √(w s) m A / density"
 
     def merged(self, moved: Sequence[Tensor], weights: Sequence[float], tensor: str, keys: Sequence[str]) -> Tensor:
@@ -115,7 +115,7 @@ class DareOfFactors(FactorMethod):
 class DareTiesOfFactors(DareOfFactors):
     """PEFT's ``dare_ties``: as its ``dare_linear``, with the election of its TIES."""
 
-    settings: ClassVar[tuple[Setting, ...]] = (*_OF_PEFT, FREQUENCY)
+    settings: ClassVar[tuple[MethodSetting, ...]] = (*_OF_PEFT, FREQUENCY)
     says = "TIES, without trimming, of randomly masked B and A"
 
     def merged(self, moved: Sequence[Tensor], weights: Sequence[float], tensor: str, keys: Sequence[str]) -> Tensor:
@@ -127,7 +127,7 @@ class DareTiesOfFactors(DareOfFactors):
 class DareCut(CutMethod):
     """PEFT's ``dare_linear_svd``: the products are masked, and the sum is cut to a rank."""
 
-    settings: ClassVar[tuple[Setting, ...]] = (*_OF_PEFT, RANK)
+    settings: ClassVar[tuple[MethodSetting, ...]] = (*_OF_PEFT, RANK)
     says = "Σ w m s B A / density, cut to a rank"
 
     def merged(self, moved: Sequence[Tensor], weights: Sequence[float], tensor: str, keys: Sequence[str]) -> Tensor:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from biascope.editing.methods._election import agreeing_mean, elected
 from biascope.editing.methods._masks import Chances, Masker
-from biascope.editing.methods._method import Method, Part, Rule, Slice
-from biascope.editing.methods._settings import Setting
+from biascope.editing.methods._method import Method, MovedTensor, Rule, Slice
+from biascope.editing.methods._settings import MethodSetting
 from biascope.editing.methods.dare import DareOfMergekit
 from biascope.editing.methods.ties import LAMBDA, WEIGHT
 
@@ -23,9 +23,9 @@ class Della(Method):
     Then a sign is elected by the sum, and the mean is over the models that have it. A vector is one row.
     """
 
-    settings: ClassVar[tuple[Setting, ...]] = (
-        Setting("density", 0.5, "mean share of the changes that is kept", 0.0, 1.0, each=True),
-        Setting(
+    settings: ClassVar[tuple[MethodSetting, ...]] = (
+        MethodSetting("density", 0.5, "mean share of the changes that is kept", 0.0, 1.0, each=True),
+        MethodSetting(
             "epsilon", 0.2, "by how much the largest change of a row is kept more often than the smallest", 0.0, 1.0
         ),
         LAMBDA,
@@ -33,7 +33,7 @@ class Della(Method):
     says = "λ · mean of the m_i τ_i / p_i that have the sign of their sum, P(m_i = 1) = p_i rising by ε with the rank in a row"
     reference = "Deep et al. (2024). DELLA-merging. arXiv 2406.11617."
 
-    def rule(self, part: Part) -> Rule:
+    def rule(self, part: MovedTensor) -> Rule:
         """The mean over who agrees, of masked and rescaled changes."""
         densities, epsilon = self.values.each("density", part.name), self.values.one("epsilon", part.name)
         for share in densities:
@@ -60,18 +60,18 @@ class Della(Method):
 class DellaOfMergekit(DareOfMergekit):
     """mergekit's: a window of ``±ε``, rescaled to the L1 norm of the tensor, weights in the election and in the divisor."""
 
-    settings: ClassVar[tuple[Setting, ...]] = (
+    settings: ClassVar[tuple[MethodSetting, ...]] = (
         WEIGHT,
-        Setting("density", 1.0, "mean share of the changes that is kept", 0.0, 1.0, each=True),
-        Setting("epsilon", 0.15, "half of the range of probabilities in a row", 0.0, 1.0, each=True),
-        Setting("rescale", 1.0, "rescale to the L1 norm that the tensor had", flag=True),
-        Setting("normalize", 1.0, "divide by the sum of the agreeing weights", flag=True),
+        MethodSetting("density", 1.0, "mean share of the changes that is kept", 0.0, 1.0, each=True),
+        MethodSetting("epsilon", 0.15, "half of the range of probabilities in a row", 0.0, 1.0, each=True),
+        MethodSetting("rescale", 1.0, "rescale to the L1 norm that the tensor had", flag=True),
+        MethodSetting("normalize", 1.0, "divide by the sum of the agreeing weights", flag=True),
         LAMBDA,
     )
     says = "as dare_ties:mergekit, P(m_i = 1) from density − ε to density + ε with the rank in a row"
     votes = True
 
-    def masker(self, part: Part) -> Masker:
+    def masker(self, part: MovedTensor) -> Masker:
         """The masks of a tensor, from its first slice on."""
         densities, spread = self.values.each("density", part.name), self.values.each("epsilon", part.name)
         for share, epsilon in zip(densities, spread, strict=True):
@@ -94,8 +94,10 @@ class DellaOfMergekit(DareOfMergekit):
 class DellaLinearOfMergekit(DellaOfMergekit):
     """mergekit's ``della_linear``: without an election."""
 
-    settings: ClassVar[tuple[Setting, ...]] = tuple(
-        Setting("normalize", 0.0, "divide by the sum of the weights", flag=True) if each.name == "normalize" else each
+    settings: ClassVar[tuple[MethodSetting, ...]] = tuple(
+        MethodSetting("normalize", 0.0, "divide by the sum of the weights", flag=True)
+        if each.name == "normalize"
+        else each
         for each in DellaOfMergekit.settings
     )
     says = "as dare:mergekit, P(m_i = 1) from density − ε to density + ε with the rank in a row"
@@ -105,7 +107,7 @@ class DellaLinearOfMergekit(DellaOfMergekit):
 class _Rows:
     """Masks by the ranks in rows, cut to slices: rows are read on their own, so a slice may end within one."""
 
-    def __init__(self, method: Method, part: Part, chance: Callable[[Tensor, int], Tensor]) -> None:
+    def __init__(self, method: Method, part: MovedTensor, chance: Callable[[Tensor, int], Tensor]) -> None:
         self._part, self._chance = part, chance
         self._chances = [Chances(method.seed, key, part.name) for key in method.keys]
         self._ready = [self._rows(place) for place in range(len(self._chances))]

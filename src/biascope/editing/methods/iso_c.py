@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import torch
 
-from biascope.editing.methods._method import Method, Part, Rule, constant, weighted_sum
-from biascope.editing.methods._settings import Setting
+from biascope.editing.methods._method import Method, MovedTensor, Rule, constant, weighted_sum
+from biascope.editing.methods._settings import MethodSetting
 from biascope.editing.methods.ties import LAMBDA
 from biascope.editing.methods.tsv_m import mean_rule
 
@@ -15,12 +15,12 @@ from biascope.editing.methods.tsv_m import mean_rule
 class IsoC(Method):
     """``λ σ̄ U Vᵀ`` for ``Σ τ_i = U S Vᵀ`` with mean singular value σ̄. What is no matrix gets the mean."""
 
-    settings: ClassVar[tuple[Setting, ...]] = (LAMBDA,)
+    settings: ClassVar[tuple[MethodSetting, ...]] = (LAMBDA,)
     matrices = True
     says = "λ σ̄ U Vᵀ for Σ τ_i = U S Vᵀ, σ̄ the mean of S; vectors: λ · mean(τ_i)"
     reference = "Marczak et al. (2025). No task left behind. ICML."
 
-    def rule(self, part: Part) -> Rule:
+    def rule(self, part: MovedTensor) -> Rule:
         """The change, whole."""
         scale, count = self.values.one("lambda", part.name), len(self.values.models)
         if len(part.shape) != 2 or not part.numbers:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from biascope.editing.methods._election import agreeing_mean, elected
-from biascope.editing.methods._method import Method, Part, Rule, constant
+from biascope.editing.methods._method import Method, MovedTensor, Rule, constant
 from biascope.editing.methods._ranks import ranked
-from biascope.editing.methods._settings import Setting
+from biascope.editing.methods._settings import MethodSetting
 from biascope.editing.methods.ties import KEPT, LAMBDA
 
 
@@ -20,12 +20,15 @@ class Knots(Method):
     TIES is the paper's, except that it trims each matrix on its own. What is no matrix is merged by TIES as it is.
     """
 
-    settings: ClassVar[tuple[Setting, ...]] = (Setting("density", 0.2, f"{KEPT}, of a tensor", 0.0, 1.0), LAMBDA)
+    settings: ClassVar[tuple[MethodSetting, ...]] = (
+        MethodSetting("density", 0.2, f"{KEPT}, of a tensor", 0.0, 1.0),
+        LAMBDA,
+    )
     matrices = True
     says = "λ U TIES(Σ V_i) for [τ_1, …, τ_T] = U Σ [V_1, …, V_T], trimmed in each tensor"
     reference = "Stoica et al. (2025). Model merging with SVD to tie the KnOTS. ICLR."
 
-    def rule(self, part: Part) -> Rule:
+    def rule(self, part: MovedTensor) -> Rule:
         """The change, whole."""
         deltas, scale, density = (
             part.deltas(),

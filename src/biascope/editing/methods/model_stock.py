@@ -6,7 +6,7 @@ import itertools
 import math
 
 from biascope.editing.layer_sums import dot
-from biascope.editing.methods._method import Method, Part, Rule, weighted_sum
+from biascope.editing.methods._method import Method, MovedTensor, Rule, weighted_sum
 
 
 class ModelStock(Method):
@@ -24,7 +24,7 @@ class ModelStock(Method):
         super().__init__(*args, **settings)  # type: ignore[arg-type]
         self._beyond = self._tensors = 0
 
-    def rule(self, part: Part) -> Rule:
+    def rule(self, part: MovedTensor) -> Rule:
         """The mean, scaled."""
         count = len(self.values.models)
         pairs = list(itertools.combinations(range(count), 2))

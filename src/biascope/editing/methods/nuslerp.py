@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from biascope.editing.layer_sums import dot
-from biascope.editing.methods._method import Method, Part, Rule, constant, weighted_sum
-from biascope.editing.methods._settings import Setting
+from biascope.editing.methods._method import Method, MovedTensor, Rule, constant, weighted_sum
+from biascope.editing.methods._settings import MethodSetting
 from biascope.editing.methods.slerp import angle_between, circle
 
 
@@ -20,13 +20,13 @@ class NuSlerp(Method):
     Where one of them is zero there is no angle, and the mean is linear.
     """
 
-    settings: ClassVar[tuple[Setting, ...]] = (Setting("weight", 1.0, "weight of a model", each=True),)
+    settings: ClassVar[tuple[MethodSetting, ...]] = (MethodSetting("weight", 1.0, "weight of a model", each=True),)
     fewest, most = 2, 2
     says = "sin((1−t)Ω)/sin Ω · τ_A + sin(tΩ)/sin Ω · τ_B, Ω the angle between the task vectors, t = w_B/(w_A + w_B)"
     reference = "mergekit, method nuslerp"
     without_angle: ClassVar[float | None] = None  # the angle that a zero vector counts as
 
-    def rule(self, part: Part) -> Rule:
+    def rule(self, part: MovedTensor) -> Rule:
         """The combination with the coefficients of the sphere."""
         first, second = self.values.each("weight", part.name)
         t = 0.5 if abs(first + second) < 1e-6 else second / (first + second)
@@ -43,16 +43,16 @@ class NuSlerp(Method):
 class NuSlerpOfMergekit(NuSlerp):
     """mergekit's: a zero task vector counts as orthogonal, so what one model alone changed gets 0.707 of it, not half."""
 
-    settings: ClassVar[tuple[Setting, ...]] = (
+    settings: ClassVar[tuple[MethodSetting, ...]] = (
         *NuSlerp.settings,
-        Setting("nuslerp_flatten", 1.0, "one angle for a tensor, instead of one for each row", flag=True),
-        Setting("nuslerp_row_wise", 0.0, "one angle for each column of the stored matrix", flag=True),
+        MethodSetting("nuslerp_flatten", 1.0, "one angle for a tensor, instead of one for each row", flag=True),
+        MethodSetting("nuslerp_row_wise", 0.0, "one angle for each column of the stored matrix", flag=True),
     )
     says = "as nuslerp, but a zero task vector counts as orthogonal to the other"
     reference = "mergekit 0.1.5"
     without_angle = math.pi / 2
 
-    def rule(self, part: Part) -> Rule:
+    def rule(self, part: MovedTensor) -> Rule:
         """The same by row or by column."""
         if self.values.one("nuslerp_flatten", part.name) or len(part.shape) < 1:
             return super().rule(part)

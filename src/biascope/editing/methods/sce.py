@@ -10,9 +10,9 @@ from torch import Tensor
 
 from biascope.editing.layer_sums import dot
 from biascope.editing.methods._election import agreeing_mean, elected
-from biascope.editing.methods._method import Method, Part, Rule, Slice
+from biascope.editing.methods._method import Method, MovedTensor, Rule, Slice
 from biascope.editing.methods._ranks import Cut, Ranks, ranked
-from biascope.editing.methods._settings import Setting
+from biascope.editing.methods._settings import MethodSetting
 
 _SELECT = "share of the numbers whose changes vary most between models, which is kept"
 
@@ -23,7 +23,7 @@ class Sce(Method):
     The mask m keeps the numbers with the largest variance over models, of those whose variance is not zero.
     """
 
-    settings: ClassVar[tuple[Setting, ...]] = (Setting("select_topk", 0.1, _SELECT, 0.0, 1.0),)
+    settings: ClassVar[tuple[MethodSetting, ...]] = (MethodSetting("select_topk", 0.1, _SELECT, 0.0, 1.0),)
     fewest = 2
     says = "Σ η_i m τ_i / Σ η_i over the models with the sign of Σ m τ_i, η_i = ‖m τ_i‖² / Σ ‖m τ_j‖², m the largest variances"
     reference = "Wan et al. (2024). FuseChat. arXiv 2408.07990."
@@ -34,7 +34,7 @@ class Sce(Method):
         super().__init__(*args, **settings)  # type: ignore[arg-type]
         self._uniform = self._empty = self._tensors = 0
 
-    def rule(self, part: Part) -> Rule:
+    def rule(self, part: MovedTensor) -> Rule:
         """The weighted mean over who agrees."""
         share, count = self.values.one("select_topk", part.name), len(self.values.models)
         kept = part.numbers
@@ -89,14 +89,14 @@ class Sce(Method):
 class SceOfMergekit(Sce):
     """mergekit's: equal weights where the changes are small, and a sum of zero counts as positive."""
 
-    settings: ClassVar[tuple[Setting, ...]] = (Setting("select_topk", 1.0, _SELECT, 0.0, 1.0),)
+    settings: ClassVar[tuple[MethodSetting, ...]] = (MethodSetting("select_topk", 1.0, _SELECT, 0.0, 1.0),)
     says = "as sce, with equal weights where Σ mean(τ_i²) < 1e-6"
     reference = "mergekit 0.1.5"
     uniform_below = 1e-6
     tie = 1
 
 
-def _variances(part: Part) -> Iterator[Tensor]:
+def _variances(part: MovedTensor) -> Iterator[Tensor]:
     return (torch.stack(each.deltas).var(dim=0, unbiased=False) for each in part.read())
 
 

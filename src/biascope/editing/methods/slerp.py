@@ -8,8 +8,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from biascope.editing.layer_sums import dot
-from biascope.editing.methods._method import Method, Part, Rule, Slice
-from biascope.editing.methods._settings import Setting
+from biascope.editing.methods._method import Method, MovedTensor, Rule, Slice
+from biascope.editing.methods._settings import MethodSetting
 
 _FLAT = 1e-3  # share by which coefficients must differ from those of the straight line to be worth the name
 
@@ -21,8 +21,8 @@ class Slerp(Method):
     models. Where a tensor is zero, or both point the same way, the line is straight.
     """
 
-    settings: ClassVar[tuple[Setting, ...]] = (
-        Setting("t", 0.5, "place between the first model (0) and the second (1)"),
+    settings: ClassVar[tuple[MethodSetting, ...]] = (
+        MethodSetting("t", 0.5, "place between the first model (0) and the second (1)"),
     )
     most = 2
     says = "sin((1−t)Ω)/sin Ω · θ_A + sin(tΩ)/sin Ω · θ_B in each tensor, Ω the angle between the weights"
@@ -33,7 +33,7 @@ class Slerp(Method):
         super().__init__(*args, **settings)  # type: ignore[arg-type]
         self._bends: list[tuple[float, float]] = []  # of each tensor: the angle, and how much the coefficients bend
 
-    def rule(self, part: Part) -> Rule:
+    def rule(self, part: MovedTensor) -> Rule:
         """The combination with the coefficients of the sphere."""
         t, alone = self.values.one("t", part.name), len(self.values.models) == 1
         one = other = apart = 0.0

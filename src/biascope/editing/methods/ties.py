@@ -10,13 +10,15 @@ from torch import Tensor
 
 from biascope.editing.methods._election import agreeing_mean, elected
 from biascope.editing.methods._factors import RANK, CutMethod, FactorMethod
-from biascope.editing.methods._method import Method, Part, Rule, Slice
+from biascope.editing.methods._method import Method, MovedTensor, Rule, Slice
 from biascope.editing.methods._ranks import Ranks, ranked
-from biascope.editing.methods._settings import Setting, Values
+from biascope.editing.methods._settings import MethodSetting, Values
 
-LAMBDA = Setting("lambda", 1.0, "scale of the merged task vector")
-WEIGHT = Setting("weight", 1.0, "weight of a model", each=True)
-FREQUENCY = Setting("frequency", 0.0, "elect by the number of models instead of the sum of their changes", flag=True)
+LAMBDA = MethodSetting("lambda", 1.0, "scale of the merged task vector")
+WEIGHT = MethodSetting("weight", 1.0, "weight of a model", each=True)
+FREQUENCY = MethodSetting(
+    "frequency", 0.0, "elect by the number of models instead of the sum of their changes", flag=True
+)
 KEPT = "share of the numbers with the largest changes, which is kept"
 
 
@@ -27,8 +29,8 @@ class Ties(Method):
     are all kept. A sum of exactly zero elects no sign, and the base keeps its number.
     """
 
-    settings: ClassVar[tuple[Setting, ...]] = (
-        Setting("density", 0.2, f"{KEPT}, of the whole task vector", 0.0, 1.0, each=True, whole=True),
+    settings: ClassVar[tuple[MethodSetting, ...]] = (
+        MethodSetting("density", 0.2, f"{KEPT}, of the whole task vector", 0.0, 1.0, each=True, whole=True),
         LAMBDA,
     )
     says = (
@@ -45,7 +47,7 @@ class Ties(Method):
         """One look for sixteen bits of the threshold."""
         return 8 * dtype.itemsize // 16
 
-    def survey(self, parts: Sequence[Part]) -> None:
+    def survey(self, parts: Sequence[MovedTensor]) -> None:
         """Sixteen bits of the threshold of each model."""
         if self._ranks is None:
             wide = any(part.dtype == torch.float64 for part in parts)
@@ -57,7 +59,7 @@ class Ties(Method):
                 self._ranks.see(each.deltas)
         self._ranks.turn()
 
-    def rule(self, part: Part) -> Rule:
+    def rule(self, part: MovedTensor) -> Rule:
         """The mean over who agrees, of trimmed changes."""
         assert self._ranks is not None
         cuts = [self._ranks.cut(place, 0, exact=False) for place in range(len(self._wanted))]
@@ -78,10 +80,10 @@ class Ties(Method):
 class TiesOfMergekit(Method):
     """mergekit's: trimmed tensor by tensor, and weights count in the election and in the divisor."""
 
-    settings: ClassVar[tuple[Setting, ...]] = (
+    settings: ClassVar[tuple[MethodSetting, ...]] = (
         WEIGHT,
-        Setting("density", 1.0, f"{KEPT}, of a tensor", 0.0, 1.0, each=True),
-        Setting("normalize", 1.0, "divide by the sum of the agreeing weights", flag=True),
+        MethodSetting("density", 1.0, f"{KEPT}, of a tensor", 0.0, 1.0, each=True),
+        MethodSetting("normalize", 1.0, "divide by the sum of the agreeing weights", flag=True),
         LAMBDA,
     )
     says = (
@@ -89,7 +91,7 @@ class TiesOfMergekit(Method):
     )
     reference = "mergekit 0.1.5"
 
-    def rule(self, part: Part) -> Rule:
+    def rule(self, part: MovedTensor) -> Rule:
         """The weighted mean over who agrees."""
         densities = self.values.each("density", part.name)
         wanted = [kept_of(share, part.numbers) for share in densities]
@@ -131,7 +133,7 @@ def kept_of(share: float, numbers: int) -> int:
     return max(1, int(share * numbers)) if share > 0 and numbers else 0
 
 
-def deltas_of(part: Part) -> Iterator[list[Tensor]]:
+def deltas_of(part: MovedTensor) -> Iterator[list[Tensor]]:
     """The task vectors of a tensor, slice by slice."""
     return (each.deltas for each in part.read())
 
@@ -156,13 +158,13 @@ def agreed(moved: Sequence[Tensor], weights: Sequence[float], by_count: bool) ->
     return total / sum(agrees, torch.zeros_like(sign)).clamp(min=1.0)
 
 
-_OF_PEFT = (WEIGHT, Setting("density", 0.2, f"{KEPT}, of a tensor", 0.0, 1.0), FREQUENCY)
+_OF_PEFT = (WEIGHT, MethodSetting("density", 0.2, f"{KEPT}, of a tensor", 0.0, 1.0), FREQUENCY)
 
 
 class TiesOfFactors(FactorMethod):
     """PEFT's ``ties``: A and B are trimmed, elected and averaged separately."""
 
-    settings: ClassVar[tuple[Setting, ...]] = _OF_PEFT
+    settings: ClassVar[tuple[MethodSetting, ...]] = _OF_PEFT
     says = "TIES of B times TIES of A, each with weights √(w s); election without weights, a tie becomes +"
 
     def merged(self, moved: Sequence[Tensor], weights: Sequence[float], tensor: str, keys: Sequence[str]) -> Tensor:
@@ -173,7 +175,7 @@ class TiesOfFactors(FactorMethod):
 class TiesCut(CutMethod):
     """PEFT's ``ties_svd``: TIES of the products, cut to a rank."""
 
-    settings: ClassVar[tuple[Setting, ...]] = (*_OF_PEFT, RANK)
+    settings: ClassVar[tuple[MethodSetting, ...]] = (*_OF_PEFT, RANK)
     says = "TIES of the products s B A, election without weights, cut to a rank"
 
     def merged(self, moved: Sequence[Tensor], weights: Sequence[float], tensor: str, keys: Sequence[str]) -> Tensor:

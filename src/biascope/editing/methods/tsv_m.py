@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from biascope.editing.methods._method import Method, Part, Rule, constant, weighted_sum
-from biascope.editing.methods._settings import Setting
+from biascope.editing.methods._method import Method, MovedTensor, Rule, constant, weighted_sum
+from biascope.editing.methods._settings import MethodSetting
 from biascope.editing.methods.ties import LAMBDA
 
 
@@ -18,7 +18,7 @@ class TsvM(Method):
     The orthogonal matrix nearest to U is its polar factor. What is no matrix gets the mean.
     """
 
-    settings: ClassVar[tuple[Setting, ...]] = (LAMBDA,)
+    settings: ClassVar[tuple[MethodSetting, ...]] = (LAMBDA,)
     matrices = True
     says = "λ U⊥ Σ V⊥ᵀ of the ⌊r/T⌋ largest singular triplets of each task, U⊥ and V⊥ polar factors; vectors: λ · mean(τ_i)"
     reference = "Gargiulo et al. (2025). Task singular vectors. CVPR."
@@ -27,7 +27,7 @@ class TsvM(Method):
         super().__init__(*args, **settings)  # type: ignore[arg-type]
         self._empty: list[str] = []
 
-    def rule(self, part: Part) -> Rule:
+    def rule(self, part: MovedTensor) -> Rule:
         """The change, whole."""
         scale, deltas = self.values.one("lambda", part.name), part.deltas()
         if len(part.shape) != 2 or not part.numbers:
