@@ -17,12 +17,14 @@ from torch import Tensor
 
 from biascope.editing import methods
 from biascope.editing.adapters import Update, Zero, config_of, is_adapter, on_base, require_no_adapter, updates
+from biascope.editing.configurations import told_of_folders
 from biascope.editing.layer_sums import LayerSums, compared, comparison, dot
 from biascope.editing.merge_result import Difference, Merge
 from biascope.editing.merged_folder import WholeModels, copy_texts, written_type
 from biascope.editing.methods._method import Factors, Method, MovedTensor, Rule, Slice
 from biascope.editing.methods._settings import Assigned, Values
 from biascope.editing.stream import TaskStream, is_vector, knows_base
+from biascope.editing.vocabulary import explained, resized, with_shared_tokens
 from biascope.families import weights
 from biascope.families.checkpoint import Checkpoint
 from biascope.families.checkpoint_writer import SHARD, CheckpointWriter, Planned
@@ -51,6 +53,7 @@ def merge(
     seed: int = 0,
     keep: Sequence[str] = (),
     unrelated: bool = False,
+    shared_tokens: bool = False,
     dtype: torch.dtype | None = None,
     shard_bytes: int = SHARD,
     overwrite: bool = False,
@@ -74,6 +77,7 @@ def merge(
         out: A ``.safetensors`` file, or a folder for shards. Models with a head of their own are written beside it, whole.
         keep: Patterns of names, such as ``"classifier.*"``, that are taken from the base and may be absent elsewhere.
         unrelated: Whether to accept models that do not seem to come from this base.
+        shared_tokens: Whether to merge a model with another vocabulary by the rows of the tokens that both number alike.
         dtype: Type of all floating-point numbers that are written; by default they have the types of θ₀.
         shard_bytes: Most bytes of a shard.
         overwrite: Whether to replace what is there.
@@ -105,7 +109,9 @@ def merge(
     _check_base(base)
     require_no_adapter(base, "Pass the model that it was trained on as BASE.")
     adapters = [model for model, _ in models if is_adapter(model)]
-    models = [(on_base(model, base), weight) for model, weight in models]
+    texts = told_of_folders(base, [model for model, _ in models])
+    fitting, rows = _with_vocabulary(base, [on_base(model, base) for model, _ in models], shared_tokens)
+    models = list(zip(fitting, given, strict=True))
     every = sorted({*base.tensors, *(name for model, _ in models if not knows_base(model) for name in model.tensors)})
     skipped = {name for name in every if any(fnmatch.fnmatchcase(name, pattern) for pattern in keep)}
     if idle := [pattern for pattern in keep if not fnmatch.filter(every, pattern)]:
@@ -201,6 +207,8 @@ def merge(
                 *_remarks(base, kept, differing),
                 *_told_of_adapters(adapters),
                 *told(fits),
+                *rows,
+                *texts,
                 *_told_of_types(base, streams, columns[:, 6:].sum(0)),
             ),
             file=str(out),
@@ -252,10 +260,12 @@ def differences(base: Checkpoint, models: Sequence[Checkpoint], *, run: Run = Ru
     else:
         require_no_adapter(base, "Pass the model that it was trained on first.")
         models = [on_base(model, base) for model in models]
+    texts = told_of_folders(base, models)
+    texts += [explained(base, model, tables) for model in models if (tables := resized(base, model))]
     fits = [] if between else fits_of(models, base)
     models = [fit.shared for fit in fits] or models
     absent = {name for fit in fits for name in fit.absent}
-    misfits += told(fits)
+    misfits += [*told(fits), *texts]
     unfit = {model.name: _misfits(model, base, absent) for model in models if not knows_base(model)}
     misfits += [f"{name} does not fit {base.name}: {problems}" for name, problems in unfit.items() if problems]
     names = [name for name, tensor in base.tensors.items() if weights.is_edited(name, tensor)]
@@ -300,6 +310,28 @@ def differences(base: Checkpoint, models: Sequence[Checkpoint], *, run: Run = Ru
         provenance=_recorded("merge_diff", {}, clock),
         **compared(columns, count),
     ).check()
+
+
+def _with_vocabulary(
+    base: Checkpoint, models: Sequence[Checkpoint], shared_tokens: bool
+) -> tuple[list[Checkpoint], list[str]]:
+    """Models with the vocabulary of their base, and what was done for it.
+
+    Raises:
+        ValueError: If one has another, and was not asked to be merged by shared tokens.
+    """
+    found, words = [], []
+    for model in models:
+        tables = {} if is_vector(model) else resized(base, model)
+        if tables and not shared_tokens:
+            raise ValueError(
+                f"{explained(base, model, tables)}. Pass --shared-tokens to merge the rows of tokens that both number alike, or "
+                "resize the vocabulary of one of them and save it."
+            )
+        whole, more = with_shared_tokens(base, model, tables) if tables else (model, [])
+        found.append(whole)
+        words += more
+    return found, words
 
 
 def fits_of(models: Sequence[Checkpoint], base: Checkpoint, kept: Collection[str] = ()) -> list[Fitted]:

@@ -34,6 +34,10 @@ SET_HELP = (
 RECIPE_HELP = "Read base, models, method and settings from a YAML file of mergekit."
 KEEP_HELP = "Parameters to take from the base, which models need not have: 'classifier.*'; may be repeated."
 
+SHARED_TOKENS_HELP = (
+    "Merge a model with another vocabulary by the rows of tokens that have the same number in the base. "
+    "Other rows stay as in the base."
+)
 DTYPE_HELP = "Type of the merged weights: float32, float64, float16 or bfloat16. The default is the type of the base."
 
 
@@ -58,6 +62,7 @@ def apply(
     weight: Annotated[float | None, typer.Option(help="Weight of every model that is given without one.")] = None,
     keep: Annotated[list[str], typer.Option(help=KEEP_HELP)] = [],  # noqa: B006 - typer copies it
     shard_size: Annotated[str, typer.Option(help="Maximum size of a shard, such as 500MB.")] = "5GB",
+    shared_tokens: Annotated[bool, typer.Option("--shared-tokens", help=SHARED_TOKENS_HELP)] = False,
     dtype: Annotated[str | None, typer.Option(help=DTYPE_HELP)] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite an existing model.")] = False,
     unrelated: Unrelated = False,
@@ -127,6 +132,7 @@ def apply(
             seed=seed,
             keep=keep,
             unrelated=unrelated,
+            shared_tokens=shared_tokens,
             dtype=chosen_type,
             shard_bytes=size,
             overwrite=overwrite,
