@@ -90,6 +90,11 @@ CASES: dict[str, tuple[list[str], list[str], set[str]]] = {
         {"results", "report", "files"},
     ),
     "merge diff": (FILES, ["--out", "page"], {"results", "report", "files"}),
+    "merge doctor": (
+        [*FILES[1:], "--base", FILES[0]],
+        ["--fail-on", "never"],
+        {"folders", "cases", "findings", "facts", "failed"},
+    ),
 }
 
 

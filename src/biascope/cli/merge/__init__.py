@@ -7,7 +7,8 @@ import typer
 from biascope.cli.merge.apply import apply
 from biascope.cli.merge.check import check
 from biascope.cli.merge.diff import diff
+from biascope.cli.merge.doctor import doctor
 
-app = typer.Typer(help="Task arithmetic: check, add, negate and compare fine-tuned models.")
-for command in (check, apply, diff):
+app = typer.Typer(help="Task arithmetic: check, add, negate, compare and examine fine-tuned models.")
+for command in (check, apply, diff, doctor):
     app.command()(command)

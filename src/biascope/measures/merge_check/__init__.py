@@ -17,6 +17,7 @@ from torch import Tensor
 
 from biascope.derivatives.moments import unit_of
 from biascope.editing.accuracies import resample_counts
+from biascope.editing.decay import doubts_of_decay
 from biascope.editing.examples import SmallEncoder
 from biascope.editing.heads import Head
 from biascope.editing.layer_sums import LayerSums, compared, comparison, dot
@@ -26,7 +27,6 @@ from biascope.editing.tuning import require_heads
 from biascope.editing.vectors import TaskVector
 from biascope.families.network import Network
 from biascope.measures.merge_check.result import BOX, MergeCheck
-from biascope.measures.merge_check.verdict import doubts_of_decay
 from biascope.results.registry import measurement
 from biascope.results.wording import percent
 from biascope.runs.digest import fingerprint

@@ -12,6 +12,7 @@ import numpy as np
 from typing_extensions import override
 
 from biascope.editing import pictures as merge_pictures
+from biascope.editing.decay import cosines_with_base
 from biascope.editing.merge_result import WEIGHT_AXES, Difference, finite_or_none
 from biascope.editing.results import places_inside
 from biascope.measures.merge_check import pictures as check_pictures
@@ -20,7 +21,6 @@ from biascope.measures.merge_check.verdict import (
     GRADES,
     best_place,
     comparison_of,
-    cosines_with_base,
     graded,
     remarks_on,
     verdict_of,

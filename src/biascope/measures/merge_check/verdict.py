@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +24,6 @@ FIXED = (
     0.55  # one coefficient for all merges did as well as the suggested ones for one of three encoders of the validation
 )
 SURE = 0.95  # share of resamples that agree on the verdict, from which it counts as sure
-DECAYED = -0.1  # cosine with the base from which weight decay counts as part of a task vector
 AGAINST = -0.05  # cosine from which two vectors count as pulling against each other in a layer
 
 
@@ -169,36 +167,6 @@ def remarks_on(check: MergeCheck) -> list[str]:
         share = percent(float(check.control[0]))
         words.append(f"On {check.control_data}, outside the tasks, the merge changes {share} of {what}.")
     return [*words, *check.notes]
-
-
-def cosines_with_base(base_norms: np.ndarray, task_norms: np.ndarray, base_dots: np.ndarray) -> list[float]:
-    """Cosine of each task vector with θ₀, from norms ``(layer,)`` and ``(layer, model)`` and inner products; 0 of a vector that is 0.
-
-    Example:
-        >>> cosines_with_base(np.array([3.0, 4.0]), np.array([[0.3], [0.4]]), np.array([[-0.9], [-1.6]]))
-        [-1.0]
-    """
-    lengths = np.sqrt(np.square(base_norms).sum()) * np.sqrt(np.square(task_norms).sum(0))
-    return [float(dot / length) if length > 0 else 0.0 for dot, length in zip(base_dots.sum(0), lengths, strict=True)]
-
-
-def doubts_of_decay(
-    base_norms: np.ndarray, task_norms: np.ndarray, base_dots: np.ndarray, models: Sequence[str], base: str
-) -> list[str]:
-    """A warning for models whose task vectors contain the base itself with a negative sign, as weight decay makes it."""
-    cosines = cosines_with_base(base_norms, task_norms, base_dots)
-    lost = -base_dots.sum(0) / max(float(np.square(base_norms).sum()), 1e-300)
-    named = [
-        f"{model} (cosine −{-cosine:.2f}; it shrank {base} by {percent(float(share))})"
-        for model, cosine, share in zip(models, cosines, lost, strict=True)
-        if cosine < DECAYED
-    ]
-    if not named:
-        return []
-    return [
-        f"Weight decay is part of the task vector of {listed(named)}. All models share this part, so their vectors overlap. "
-        "Fine-tune with weight decay towards the base, or without."
-    ]
 
 
 def _fixed(check: MergeCheck) -> list[str]:

@@ -1,0 +1,215 @@
+"""Which scale a merge gave to the updates of adapters: the right one, or one that a known fault gives."""
+
+# l layers · i sources; the change of the output comes first
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from biascope.editing.adapters import CONFIG
+from biascope.editing.doctor.changes import Changes
+from biascope.editing.doctor.diagnosis import BY_KEY, CLEAN, FAULT, UNSEEN, Sign
+from biascope.editing.doctor.folder import Folder
+from biascope.results.wording import listed, significant
+
+_NEAR = 0.02  # a scale is the expected one within this share: faults are factors such as 2, 16 or √r
+_MOST = 0.9  # share of layers that must agree
+_ALIKE = 0.3  # cosine of the output's change with the expected one, below which it is no sum of the sources
+_LEAST = 0.01  # weight of a source below which it counts as absent
+_CLOSE = 1e6  # condition number from which sources cannot be told from each other
+_PEFT_ALPHA = 8  # lora_alpha where a configuration lacks it
+
+
+@dataclass(frozen=True)
+class LoraScale:
+    """How an adapter scales the update of a layer.
+
+    Attributes:
+        value: s: α/r, or α/√r.
+        rank: r.
+        written: r of the output, if that is an adapter.
+        stabilised: Whether it is α/√r.
+        usual: What it would be without ``alpha_pattern``.
+    """
+
+    value: float
+    rank: int
+    written: int
+    stabilised: bool
+    usual: float
+
+
+# What may have gone wrong: the case, the factor by which an update is then too large, and in words.
+_FAULTS = (
+    ("scaled_twice", lambda scale: scale.value, "the scale s = {s} applied twice"),
+    ("variant_lost", lambda scale: math.sqrt(scale.written), "√r of rsLoRA too much, r = {w}"),
+    (
+        "variant_lost",
+        lambda scale: 1 / math.sqrt(scale.rank) if scale.stabilised else 1.0,
+        "α/r in place of α/√r, r = {r}",
+    ),
+    ("alpha_lost", lambda scale: 1 / scale.value, "the scale s = {s} lost, as if it were 1"),
+    ("alpha_lost", lambda scale: _PEFT_ALPHA / scale.rank / scale.value, "alpha lost and taken as 8, where s = {s}"),
+    ("alpha_lost", lambda scale: scale.usual / scale.value, "alpha_pattern ignored"),
+)
+_ADVICE: Mapping[str, str] = {
+    "scaled_twice": "Combine the adapters again with a newer PEFT, with combination_type='cat', or divide by s.",
+    "variant_lost": "Merge each adapter into the base with merge_and_unload() of PEFT, or set use_rslora to false in the result.",
+    "alpha_lost": "Merge again with adapter_config.json beside the adapter: biascope merge apply BASE ADAPTER=1 --out OUT.",
+}
+
+
+def signs_of_output(
+    changes: Changes, merged: Folder, sources: Sequence[Folder], scales: Sequence[Mapping[str, LoraScale]]
+) -> Iterator[Sign]:
+    """Whether the output is the weighted sum of its sources, in every layer and with the scale of each adapter.
+
+    Args:
+        changes: Of the output and its sources.
+        merged: The output.
+        sources: In the order of the changes.
+        scales: Of each adapter by layer; empty for whole models.
+    """
+    yield from _lost_layers(changes, merged, sources)
+    absent = list(_absent_sources(changes, merged, sources))
+    yield from absent
+    if not any(scales) or absent:
+        return
+    weights = [source.weight for source in sources]
+    if None in weights and len(sources) > 1:
+        named = " ".join(f"{source.path}=0.5" for source in sources)
+        for case in _ADVICE:
+            yield Sign(case, UNSEEN, f"It needs the weights of the merge: {named}.")
+        return
+    chosen = np.array([1.0 if weight is None else weight for weight in weights])
+    right = _ratios(changes, np.tile(chosen, (len(changes.layers), 1)), merged.adapted)
+    if right is None:
+        return
+    ratio, cosine = right
+    if not _agree(ratio) and cosine >= _ALIKE and (explained := _explained(changes, chosen, merged, scales)):
+        yield from _faults(explained, ratio, merged, sources, scales)
+        return
+    unseen = f"The change of {merged.name} is no sum of the updates with these weights, so its scale cannot be told."
+    middle = float(np.nanmedian(ratio))
+    if cosine < _ALIKE or (not _agree(ratio) and not _agree(ratio / middle)):
+        yield from (Sign(case, UNSEEN, unseen) for case in _ADVICE)
+    elif not _agree(ratio) and None in weights:
+        times = significant(middle)
+        unseen = f"{merged.name} has {times} times the update of {sources[0].name}. If it was merged so, pass {sources[0].path}={times}"
+        yield from (Sign(case, UNSEEN, unseen) for case in _ADVICE)
+    elif not _agree(ratio):
+        says = f"The change of {merged.name} is {significant(middle)} times the weighted sum of its sources."
+        yield Sign("alpha_lost", FAULT, says, merged.file(), "", _ADVICE["alpha_lost"])
+    else:
+        words = f"The change of {merged.name} is {significant(middle)} times the expected one, in {len(ratio)} layers."
+        for case in _ADVICE:
+            yield Sign(case, CLEAN, words)
+
+
+def _explained(
+    changes: Changes, chosen: np.ndarray, merged: Folder, scales: Sequence[Mapping[str, LoraScale]]
+) -> list[tuple[str, str]]:
+    """The known faults that give the scale of the output: their cases, each in words."""
+    stabilised = any(each.stabilised for scale in scales for each in scale.values())
+    stabilised |= bool(merged.adapter_config.get("use_rslora"))
+    found = []
+    for case, factor_of, words in _FAULTS:
+        factors = np.array([[_factor(factor_of, scale.get(layer)) for scale in scales] for layer in changes.layers])
+        if (case == "variant_lost" and not stabilised) or np.allclose(factors, 1, rtol=3 * _NEAR):
+            continue
+        tried = _ratios(changes, chosen * factors, merged.adapted)
+        if tried is not None and _agree(tried[0]):
+            found.append((case, words))
+    return found
+
+
+def _faults(
+    explained: Sequence[tuple[str, str]],
+    ratio: np.ndarray,
+    merged: Folder,
+    sources: Sequence[Folder],
+    scales: Sequence[Mapping[str, LoraScale]],
+) -> Iterator[Sign]:
+    """The likeliest fault that explains a scale. Others that explain it too cannot be seen, and the rest are clean."""
+    case, words = explained[0]
+    place, scale = next(pair for pair in zip(sources, scales, strict=True) if pair[1])
+    some = next(iter(scale.values()))
+    why = " or ".join(text.format(s=significant(some.value), r=some.rank, w=some.written) for _, text in explained)
+    times = significant(float(np.nanmedian(ratio)))
+    says = f"The change of {merged.name} is {times} times the expected one, in {len(ratio)} layers: {why}."
+    key = "use_rslora" if case == "variant_lost" else "alpha_pattern" if "pattern" in words else "lora_alpha"
+    yield Sign(case, FAULT, says, (merged if merged.adapted else place).file(CONFIG), key, _ADVICE[case])
+    number = list(BY_KEY).index(case) + 1
+    for other in _ADVICE:
+        if other not in [each for each, _ in explained]:
+            yield Sign(other, CLEAN, f"Case {number} explains the scale of {merged.name}.")
+        elif other != case:
+            yield Sign(other, UNSEEN, f"It would give {merged.name} the same scale as case {number}.")
+
+
+def _factor(factor_of: object, scale: LoraScale | None) -> float:
+    return 1.0 if scale is None or not scale.value else float(factor_of(scale))  # type: ignore[operator]
+
+
+def _ratios(changes: Changes, weights: np.ndarray, adapted: bool) -> tuple[np.ndarray, float] | None:
+    """Per layer, how many times the expected change the output has, and the cosine of the two; none if there is nothing to compare.
+
+    An adapter that was cut to a rank is the projection M of the expected T: ⟨M, T⟩ = ‖M‖² then, whatever was cut off. A whole model
+    has the noise of rounding beside T: ⟨M, T⟩ = ‖T‖² then.
+
+    Args:
+        changes: Inner products.
+        weights: ``(l, i)`` of the expected sum T.
+        adapted: Whether the output is an adapter.
+    """
+    along = np.einsum("li,li->l", changes.products[:, 0, 1:], weights)
+    square = np.einsum("li,lij,lj->l", weights, changes.products[:, 1:, 1:], weights)
+    own = changes.products[:, 0, 0]
+    there = (square > 0) & (own > 0)
+    if not there.any():
+        return None
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = (own / along if adapted else along / square)[there]
+    cosine = along[there].sum() / math.sqrt(own[there].sum() * square[there].sum())
+    return ratio, float(cosine)
+
+
+def _agree(ratio: np.ndarray) -> bool:
+    return bool((np.abs(ratio - 1) <= _NEAR).mean() >= _MOST)
+
+
+def _absent_sources(changes: Changes, merged: Folder, sources: Sequence[Folder]) -> Iterator[Sign]:
+    """Sources of which the output has nothing, by least squares over all layers."""
+    products = changes.products.sum(0)
+    norms = np.sqrt(np.diag(products)[1:])
+    if not (norms > 0).all():
+        return
+    scaled = products[1:, 1:] / norms[:, None] / norms
+    if np.linalg.cond(scaled) > _CLOSE:
+        return  # the same source twice, for example
+    found = np.linalg.solve(scaled, products[0, 1:] / norms) / norms
+    for source, times in zip(sources, found, strict=True):
+        wanted = _LEAST if source.weight is None else 0.05 * abs(source.weight)
+        if abs(times) < wanted:
+            fit = significant(float(times), 1)
+            says = f"{merged.name} has nothing of the change of {source.name}: by least squares, {fit} times it."
+            remedy = "Pass the output of these sources, or merge again and check that all of them were active."
+            yield Sign("no_change", FAULT, says, merged.file(), "", remedy)
+
+
+def _lost_layers(changes: Changes, merged: Folder, sources: Sequence[Folder]) -> Iterator[Sign]:
+    """Layers that the sources change and the output does not, though its type could hold the change."""
+    moving = (changes.changed[:, 1:] > 0).any(1) & (changes.stirred > 0)
+    lost = moving & (changes.changed[:, 0] == 0)
+    if 0 < lost.sum() < moving.sum():
+        named = [changes.layers[place] for place in np.flatnonzero(lost)]
+        says = (
+            f"{listed([source.name for source in sources])} change {moving.sum()} layers, {merged.name} only "
+            f"{moving.sum() - lost.sum()}; {named[0]} is as in the base."
+        )
+        remedy = "Merge again, and look for names that the merger skipped."
+        yield Sign("alpha_lost", FAULT, says, merged.file(), named[0], remedy)
