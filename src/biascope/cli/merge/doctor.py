@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import textwrap
 from collections.abc import Iterator
@@ -56,12 +55,12 @@ def doctor(
 
     if fail_on not in FAIL_ON:
         raise ValueError(f"--fail-on must be fault, warning or never, got {fail_on!r}. Pass --fail-on warning.")
-    given = [weighted(words, math.nan) for words in folders or ()]
+    given = [weighted(words, None, needed=False) for words in folders or ()]
     found = diagnosis_of(
         [path for path, _ in given],
         base=base,
         merged=merged,
-        coefficients={path: weight for path, weight in given if math.isfinite(weight)},
+        coefficients={path: weight for path, weight in given if weight is not None},
         numbers=not headers,
         run=Run(progress=not output.quiet),
     )
