@@ -462,7 +462,7 @@ _TRAINED = {**_TONE, "iterations": 2000, "rate": 1e-4, "seed": _SEED}
 #: "networks" are, by kind: sine layers, width and how many; the other settings are those of the SIREN.
 TONES = Plan(
     smoke={**_TRAINED, "width": 16, "iterations": 20, "networks": {"SIREN": [2, 16, 2]}},
-    laptop={**_TRAINED, "networks": {"SIREN": [2, 128, 8], "4 × 256": [4, 256, 3]}},
+    laptop={**_TRAINED, "networks": {"SIREN": [2, 128, 8]}},
     paper={**_TRAINED, "networks": {"SIREN": [2, 128, 20], "4 × 256": [4, 256, 10]}},
     published=_TONE,
 )
