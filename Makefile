@@ -18,7 +18,8 @@ hub: export PYTHONDONTWRITEBYTECODE =
 hub: .venv/.installed-hub
 	$(BIN)/python -m pytest -m "not slow and not gpu" -n auto tests/families/libraries tests/training/test_callbacks.py \
 		tests/data/test_table.py tests/data/test_token_ids.py tests/editing/test_reference_features.py \
-		tests/editing/test_library_encoders.py tests/cli/test_merge_check.py tests/papers/test_task_arithmetic2023_encoders.py
+		tests/editing/test_library_encoders.py tests/cli/test_merge_check.py \
+		tests/cli/test_merge_check_libraries.py tests/papers/test_task_arithmetic2023_encoders.py
 
 lint: $(STAMP) lines
 	$(BIN)/ruff check .

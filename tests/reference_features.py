@@ -109,9 +109,9 @@ def token_ids() -> Tensor:
     return ids
 
 
-def bert(*, pooled: bool = False) -> nn.Module:
+def bert() -> nn.Module:
     transformers = library("the test")
-    return text_encoder(transformers, transformers.BertConfig(**BERT), 0, folder=Path(), random=True, pooled=pooled)
+    return text_encoder(transformers, transformers.BertConfig(**BERT), 0, folder=Path(), random=True)
 
 
 def t5(kind: str) -> nn.Module:

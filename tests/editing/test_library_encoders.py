@@ -153,15 +153,6 @@ def test_a_bert_folder_is_read_with_or_without_a_head_and_from_other_files(tmp_p
     assert fingerprint(drawn.network.params) not in map(fingerprint, (found.network.params, encoder.network.params))
 
 
-@torch.no_grad()
-def test_pooled_bert_is_what_a_classifier_sees(tmp_path: Path) -> None:
-    model = save_bert(tmp_path, "BertForSequenceClassification", num_labels=3)
-    encoder = encoder_of(tmp_path, length=8, pooled=True)
-    expected = model(token_ids(), attention_mask=(token_ids() != 0).long()).logits
-    torch.testing.assert_close(model.classifier(encoder.network(token_ids())), expected)
-    assert encoder.head == "classifier"
-
-
 @pytest.mark.parametrize("kind", ["relu", "gated-gelu"])
 @torch.no_grad()
 def test_the_encoder_of_a_whole_t5_in_shards_is_read(tmp_path: Path, kind: str) -> None:

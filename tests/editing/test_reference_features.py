@@ -19,7 +19,6 @@ pytestmark = pytest.mark.usefixtures("hub")
 
 MODULES: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
     "bert": (bert, token_ids()),
-    "bert pooled": (functools.partial(bert, pooled=True), token_ids()),
     "t5 relu": (functools.partial(t5, "relu"), token_ids()),
     "t5 gated-gelu": (functools.partial(t5, "gated-gelu"), token_ids()),
     "clip": (tower, images(16)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import inspect
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from biascope.editing.adapters import require_no_adapter
-from biascope.editing.encoder_source import BERT_HEAD, BERT_POOLER, NAMES, encoder_of
+from biascope.editing.classifiers import Classifier, classifiers_of, require_one_class
+from biascope.editing.encoder_source import NAMES, encoder_of
 from biascope.editing.encoders.encoder import Encoder
 from biascope.editing.heads import Head, checked_features, fitted_head, identity_head
 from biascope.editing.merge import fits_of, require_related
@@ -40,7 +42,6 @@ from biascope.runs.run import Run
 from biascope.tasks.task import Arrays
 
 PROBES = (5000, 1000)  # training and validation samples of a linear probe at most
-CLASSES = "single_label_classification"  # Hugging Face's problem_type of a model that predicts one class of each sample
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Candidates:
 
     Attributes:
         base: Name of the base.
-        network: At its weights.
+        network: At its weights; by model where each has a head of its own inside.
         heads: By model.
         vectors: By model.
         tasks: By model.
@@ -60,7 +61,7 @@ class Candidates:
     """
 
     base: str
-    network: Network
+    network: Network | dict[str, Network]
     heads: dict[str, Head]
     vectors: dict[str, TaskVector]
     tasks: dict[str, Arrays]
@@ -108,8 +109,12 @@ def candidates_of(
     _expect_memory(start, len(ends), run)
     names = distinct(each.label for each in ends)
     places = dict(zip(names, sets if len(sets) > 1 else list(sets) * len(names), strict=True))
-    use = _encoded if _is_encoder(start, reading) else _built
-    return use(start, dict(zip(names, ends, strict=True)), places, control, reading, run)
+    known = dict(zip(names, ends, strict=True))
+    if not _is_encoder(start, reading):
+        return _built(start, known, places, control, reading, run)
+    if reading.model is None and not reading.features and (own := classifiers_of(start, known)):
+        return _classified(start, known, own, places, control, reading, run)
+    return _encoded(start, known, places, control, reading, run)
 
 
 def _expect_memory(start: Checkpoint, models: int, run: Run) -> None:
@@ -254,11 +259,10 @@ def _encoded(
     start, folder = unwrapped(start), start.beside(".")
     ends = {name: model if is_vector(model) else unwrapped(model) for name, model in ends.items()}
     files = {name: model for name, model in ends.items() if not is_vector(model)}
-    pooled = reading.head is None and _classified_by_pooler(start, files.values())
 
     def opened(model: Checkpoint) -> Encoder:
         how: dict[str, Any] = {"image_size": parse_shape(reading.input)[-1]} if reading.input else {}
-        how |= {"root": run.data_root, "pooled": pooled, "head": reading.head}
+        how |= {"root": run.data_root, "head": reading.head}
         if reading.model is None and model.path.is_dir():
             return encoder_of(model.path, **how)
         return encoder_of(reading.model or folder, weights_file=model.path, **how)
@@ -317,10 +321,64 @@ def _encoded(
     )
 
 
-def _classified_by_pooler(start: Checkpoint, models: Iterable[Checkpoint]) -> bool:
-    """Whether models are BERT classifiers of Hugging Face, whose last layer sees the pooled first token."""
-    poolers = all(any(name.endswith(BERT_POOLER) for name in each.tensors) for each in (start, *models))
-    return poolers and any(f"{BERT_HEAD}.weight" in each.tensors for each in models)
+def _classified(
+    start: Checkpoint,
+    ends: Mapping[str, Checkpoint],
+    classifiers: Mapping[str, Classifier],
+    sets: Mapping[str, str],
+    control: str | None,
+    reading: Reading,
+    run: Run,
+) -> Candidates:
+    """With classifiers of transformers, each of which has its own head."""
+    layers = list(dict.fromkeys(layer for each in classifiers.values() for layer in each.own))
+    if reading.head and reading.head not in layers:
+        raise ValueError(f"--head must be among {listed(layers)}, got {reading.head!r}. Leave it out: heads are known.")
+    tasks, heads, vectors = {}, {}, {}
+    for name, each in classifiers.items():
+        network = each.encoder.network
+        _check_finite(network.params, start.name)
+        _check_finite(each.end, ends[name].name)
+        vectors[name] = _vector(network, {key: each.end[key] for key in network.params}, name, reading)
+        tasks[name] = prepared_samples(sets[name], each.encoder, **reading.choice, root=run.data_root)
+        heads[name] = identity_head(_outputs(network, [tasks[name]], ends[name].name))
+    first = next(iter(classifiers.values())).encoder
+    if first.kind == "text":
+        _require_same_tokens(classifiers, sets, tasks, reading, run)
+    whole = prepared_samples(control, first, **reading.choice, root=run.data_root) if control else None
+    prefixes = told([fit for fit in fits_of([*ends.values()], start) if any(fit.prefixes)])
+    states = {name: each.end for name, each in classifiers.items()}
+    return Candidates(
+        start.label,
+        {name: each.encoder.network for name, each in classifiers.items()},
+        heads,
+        vectors,
+        tasks,
+        whole,
+        _compared(reading),
+        (*_notes_on_heads(list(ends), [], listed(layers)), *prefixes, *_notes(first.network.state, states, start)),
+        layers[0],
+    )
+
+
+def _require_same_tokens(
+    classifiers: Mapping[str, Classifier],
+    sets: Mapping[str, str],
+    tasks: Mapping[str, Arrays],
+    reading: Reading,
+    run: Run,
+) -> None:
+    """Refuse models whose tokenizers give other ids: rows of their tables then stand for other tokens."""
+    for name, other in itertools.permutations(classifiers, 2):
+        here, there = classifiers[name].encoder.prepare, classifiers[other].encoder.prepare
+        if getattr(here, "folder", None) == getattr(there, "folder", None):
+            continue
+        again = prepared_samples(sets[name], classifiers[other].encoder, **reading.choice, root=run.data_root)
+        if not torch.equal(again.splits[SPLIT][0], tasks[name].splits[SPLIT][0]):
+            raise ValueError(
+                f"{name} and {other} must have the same tokens, but their tokenizers give other ids on {tasks[name].name}. Pass models "
+                "of one vocabulary."
+            )
 
 
 def _last_layer(model: Checkpoint, head: str, features: int) -> Head:
@@ -334,12 +392,7 @@ def _last_layer(model: Checkpoint, head: str, features: int) -> Head:
     found = own_head(state, model.name, features, head, features=False)
     about = model.beside("config.json")
     if about.is_file():  # where Hugging Face says what the outputs are
-        usual = "regression" if len(state[f"{head}.weight"]) == 1 else CLASSES
-        if (kind := read_settings(about).get("problem_type") or usual) != CLASSES:
-            raise ValueError(
-                f"{model.name} must predict one class of each sample, but its config.json makes it a {kind}. "
-                "Pass --features, which needs no classes."
-            )
+        require_one_class(model.name, read_settings(about).get("problem_type"), len(state[f"{head}.weight"]))
     return found
 
 

@@ -33,7 +33,6 @@ EFFICIENTNET_SIZE = 96  # a fifth of the cost of the published 224 × 224; docs/
 EFFICIENTNET_MEAN, EFFICIENTNET_SPREAD = (127 / 255,) * 3, (128 / 255,) * 3  # what its Lite versions were trained with
 VIT = {"channels": 3, "image_size": 32, "patch": 4, "depth": 6, "heads": 4, "width": 256, "mlp": 1024}
 VIT_FILE = "encoders/vit.safetensors"  # below the data folder
-BERT_HEAD, BERT_POOLER = "classifier", "pooler.dense.weight"  # of Hugging Face's BertForSequenceClassification
 VIT_MEAN, VIT_SPREAD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
 
 # Name, version, and folder and file of a package with the weights.
@@ -66,7 +65,6 @@ def encoder_of(
     random: bool = False,
     seed: int = 0,
     root: Path | str | None = None,
-    pooled: bool = False,
     head: str | None = None,
 ) -> Encoder:
     """The encoder that a user names.
@@ -91,7 +89,6 @@ def encoder_of(
         random: Whether to use random weights in place of the pre-trained ones.
         seed: Random seed for these weights.
         root: Folder of data sets; see :func:`biascope.data.data_root`.
-        pooled: For a BERT, whether features are those that its classifier sees, the first token after its pooler.
         head: Name of a classifier's last layer in the file, which is left out, if it is not the usual one.
 
     Returns:
@@ -114,7 +111,7 @@ def encoder_of(
             "Leave it out, or pass 96."
         )
     own_weights = None if weights_file is None else Path(weights_file)
-    build = _Loading(random, seed, length, own_weights, data.data_root(root), pooled, head)
+    build = _Loading(random, seed, length, own_weights, data.data_root(root), head)
     if known in _EFFICIENTNETS:
         return _efficientnet(build, known, image_size or EFFICIENTNET_SIZE)
     if known in _MINILMS:
@@ -154,7 +151,6 @@ class _Loading:
     length: int
     weights_file: Path | None
     root: Path
-    pooled: bool = False
     head: str | None = None
 
     def network(self, build: Callable[[], nn.Module], find: Callable[[], tuple[Params, str]]) -> Network:
@@ -264,7 +260,6 @@ def _text(build: _Loading, folder: Path) -> Encoder:
                 random=build.random,
                 state=state,
                 head=build.head or "",
-                pooled=build.pooled,
             )
         )
     must = f"The model of {folder} must give features of token ids"
@@ -272,9 +267,7 @@ def _text(build: _Loading, folder: Path) -> Encoder:
         tried = network(prepare(["a", "a b"]))
     if not bool(tried.isfinite().all()):
         raise ValueError(f"{must} that are finite, but does not. Save it again, or check its config.json.")
-    # Hugging Face's classifier sees the pooled first token: on the mean over tokens it would give other classes.
-    known = build.head or (BERT_HEAD if build.pooled else "")
-    return Encoder(network, prepare, build.named(folder.name), "text", known)
+    return Encoder(network, prepare, build.named(folder.name), "text", build.head or "")
 
 
 def _clip(build: _Loading, folder: Path) -> Encoder:

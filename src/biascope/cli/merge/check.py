@@ -60,8 +60,8 @@ def check(
     with test.tsv. Labels, if any, check the inputs. Images are padded to --input. Samples are taken from the split test, if there
     is one.
 
-    --model may also name an encoder: efficientnet_lite0, minilm, vit. It is not needed if BASE is a folder of CLIP, T5 or BERT.
-    On an encoder, a model is read through its own last layer. If it has none, a linear probe is fitted to labelled training samples.
+    --model may also name an encoder: efficientnet_lite0, minilm, vit. It is not needed if BASE is a folder of transformers or CLIP.
+    Each classifier is read through its own head. Encoders without one get a linear probe, fitted to labelled training samples.
     The outputs of a network are class scores, unless --features is given. --grid 0 leaves the maps out.
     """
     from biascope.editing.candidates import candidates_of, kept_by_apply

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from biascope.families.libraries.hf import body, initial, library, tokenizer_in
+from biascope.families.libraries.hf import initial, library, part, tokenizer_in
 from biascope.families.weights import Params
 
-POOLER = "pooler."  # of BERT: what its classifier sees, and the mean over tokens does not need
+POOLER = "pooler."  # of BERT and others: a part of the classifier, which may be missing beside other heads
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,6 @@ def text_encoder(
     random: bool = False,
     state: Params | None = None,
     head: str = "",
-    pooled: bool = False,
 ) -> nn.Module:
     """A model of transformers as a function from token ids ``(n, t)`` to features ``(n, w)``.
 
@@ -113,21 +112,24 @@ def text_encoder(
         random: Whether to use the library's initial weights.
         state: Other weights, in place of those of the folder.
         head: Name of a layer in the file that is left out.
-        pooled: Whether features are those that a classifier of BERT sees, the first token after the pooler.
 
     Raises:
         ValueError: If weights do not fit.
     """
     kind = transformers.MODEL_FOR_TEXT_ENCODING_MAPPING[type(config)]
-    left_out = (*(() if pooled else (POOLER,)), *((f"{head}.",) if head else ()))
-    model: Any = (
-        initial(kind, config) if random else body(transformers, folder, kind, state, left_out=left_out)
-    ).eval()
-    if not pooled and getattr(model, "pooler", None) is not None:
-        model.pooler = None
-    model.register_forward_pre_hook(_Masked(pad), with_kwargs=True)
-    model.register_forward_hook(_Features(pooled), with_kwargs=True)
+    left_out = (POOLER, *((f"{head}.",) if head else ()))
+    model: Any = initial(kind, config) if random else part(transformers, folder, kind, state, left_out=left_out)[0]
+    if getattr(model, "pooler", None) is not None:
+        model.pooler = None  # the mean over tokens does not need it
+    model.eval()
+    take_ids(model, pad)
+    model.register_forward_hook(_mean_over_tokens, with_kwargs=True)
     return model  # type: ignore[no-any-return]
+
+
+def take_ids(model: nn.Module, pad: int) -> None:
+    """Let a model of transformers take one tensor of token ids, of which an id is padding."""
+    model.register_forward_pre_hook(_Masked(pad), with_kwargs=True)
 
 
 def minilm_at_random_weights() -> nn.Module:
@@ -156,15 +158,8 @@ class _Masked:
         return (), {"input_ids": ids, "attention_mask": (ids != self.pad).long()}
 
 
-@dataclass(frozen=True)
-class _Features:
-    """Reads the features of what a model returns."""
-
-    pooled: bool
-
-    def __call__(self, _: nn.Module, args: tuple[()], kwargs: Mapping[str, Any], outputs: Any) -> Tensor:
-        if self.pooled:
-            return outputs.pooler_output  # type: ignore[no-any-return]
-        tokens = outputs.last_hidden_state
-        share = kwargs["attention_mask"].to(tokens.dtype)[..., None]
-        return (tokens * share).sum(1) / share.sum(1).clamp_min(1)  # type: ignore[no-any-return]
+def _mean_over_tokens(_: nn.Module, args: tuple[()], kwargs: Mapping[str, Any], outputs: Any) -> Tensor:
+    """The mean of the last layer over the tokens of a text."""
+    tokens = outputs.last_hidden_state
+    share = kwargs["attention_mask"].to(tokens.dtype)[..., None]
+    return (tokens * share).sum(1) / share.sum(1).clamp_min(1)  # type: ignore[no-any-return]

@@ -155,6 +155,24 @@ def tokenizer_in(folder: Path, transformers: Any) -> Any:
     return found
 
 
+def image_processor_in(folder: Path, transformers: Any) -> Any:
+    """What prepares the images of the model in a folder.
+
+    Raises:
+        ValueError: If there is none, or it cannot be read.
+    """
+    try:
+        with silent(transformers):
+            return transformers.AutoImageProcessor.from_pretrained(
+                str(folder), local_files_only=True, trust_remote_code=False, backend="pil"
+            )
+    except FOREIGN as error:
+        raise ValueError(
+            f"{folder} must hold preprocessor_config.json, which says how its images are prepared, but reading it failed with: "
+            f"{reason_of(error)}. Save it there with image_processor.save_pretrained."
+        ) from error
+
+
 def with_settings(config: Any, settings: Mapping[str, Any], source: str, given: Mapping[str, Any] = {}) -> Any:
     """A configuration with some entries of its kind replaced.
 
@@ -355,9 +373,15 @@ def trained(transformers: Any, place: str, gguf: str | None, download: bool, sta
     return model  # type: ignore[no-any-return]
 
 
-def body(
-    transformers: Any, folder: Path, kind: Any, state: Params | None = None, *, left_out: tuple[str, ...] = ()
-) -> nn.Module:
+def part(
+    transformers: Any,
+    folder: Path,
+    kind: Any,
+    state: Params | None = None,
+    *,
+    left_out: tuple[str, ...] = (),
+    config: Any = None,
+) -> tuple[Any, list[str]]:
     """The part of a folder's model that a class of the library has, with the folder's weights or others, in float32.
 
     Args:
@@ -366,12 +390,17 @@ def body(
         kind: The class.
         state: Other weights.
         left_out: Beginnings of names, without the prefix of the library, that the part may lack or not be given.
+        config: Another configuration, for other weights.
+
+    Returns:
+        The part, and those of its weights that were not given.
 
     Raises:
         ValueError: If weights of the part are missing, or there are others than those of a head.
     """
-    model, loaded = _loaded(transformers, str(folder), kind, {"local_files_only": True}, state)
-    missing = [name for name in loaded.get("missing_keys", ()) if not name.startswith(left_out)]
+    model, loaded = _loaded(transformers, str(folder), kind, {"local_files_only": True}, state, config)
+    absent = [name for name in map(str, loaded.get("missing_keys", ())) if left_out and name.startswith(left_out)]
+    missing = [name for name in loaded.get("missing_keys", ()) if name not in absent]
     require_whole(str(folder), {**loaded, "missing_keys": missing})
     known = (*HEADS, *left_out, *_OTHER_PARTS)
     odd = [
@@ -384,14 +413,14 @@ def body(
             f"The model of {folder} must have all layers that the weights are for, but lacks {min(odd)}. Pass the folder of the model "
             "that was trained."
         )
-    return model  # type: ignore[no-any-return]
+    return model, absent
 
 
 _OTHER_PARTS = ("decoder.",)  # of a model whose encoder is read
 
 
 def _loaded(
-    transformers: Any, place: str, kind: Any, where: dict[str, Any], state: Params | None
+    transformers: Any, place: str, kind: Any, where: dict[str, Any], state: Params | None, config: Any = None
 ) -> tuple[Any, Mapping[str, Any]]:
     """A model in float32, and what the library says of the names of its weights.
 
@@ -400,7 +429,7 @@ def _loaded(
     """
     with silent(transformers):
         try:
-            config = transformers.AutoConfig.from_pretrained(place, **where)
+            config = config or transformers.AutoConfig.from_pretrained(place, **where)
             if state is not None:
                 where = {"config": config, "state_dict": state}
             model, loaded = (kind or class_of(config, transformers)).from_pretrained(

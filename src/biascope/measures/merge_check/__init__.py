@@ -61,7 +61,7 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
     command="biascope merge check",
 )
 def merge_check(
-    encoder: Network,
+    encoder: Network | Mapping[str, Network],
     heads: Mapping[str, Head],
     vectors: Mapping[str, TaskVector],
     tasks: Mapping[str, Arrays],
@@ -105,7 +105,8 @@ def merge_check(
         If features are compared, dist is 1 − cosine of the two outputs, after the mean of the first outputs is subtracted.
 
     Args:
-        encoder: Base model at θ₀; with heads it predicts classes.
+        encoder: Base model at θ₀; with heads it predicts classes. Or one network for each model, at the same θ₀: what a model has of
+            its own, such as layers of its head, is among the buffers of its network.
         heads: Heads by model; :func:`biascope.editing.heads.identity_head` for a network whose outputs are class scores or features.
         vectors: Task vectors by model, at least two.
         tasks: Samples for each model; labels are ignored.
@@ -154,14 +155,18 @@ def merge_check(
             "Pass threshold=0.1, reach=(-1.0, 2.0)."
         )
     models = tuple(vectors)
+    if not isinstance(encoder, Network) and (alone := [model for model in models if model not in encoder]):
+        raise ValueError(f"Every model must have a network, but {alone[0]!r} has none. Pass encoder[{alone[0]!r}].")
+    networks = {model: encoder if isinstance(encoder, Network) else encoder[model] for model in models}
+    first = networks[models[0]]
     samples = {model: sampled(tasks[model], split, points, seed=seed) for model in models}
     if compared == "features" and (few_of := [model for model in models if samples[model].sizes[split] < 2]):
         raise ValueError(
             f"Comparing features needs at least two samples per model, but {few_of[0]} has one. Pass more samples."
         )
     for model in models:
-        require_repeatable(encoder, samples[model], name=name, run=run)
-        require_repeatable(encoder, samples[model], name=model, vector=vectors[model], run=run)
+        require_repeatable(networks[model], samples[model], name=name, run=run)
+        require_repeatable(networks[model], samples[model], name=model, vector=vectors[model], run=run)
     few = {model: sampled(tasks[model], split, min(points, map_points), seed=seed) for model in models}
     coefficients = torch.tensor(sorted({0.0, *alphas}), dtype=torch.float64)
     # Each sample of a map is seen with a pair's coefficients, once for each other model.
@@ -174,15 +179,15 @@ def merge_check(
     along: list[_Along] = []
     doubts: list[str] = []
     with counted("samples of edited networks", passes) as advance:
-        look = _Look(encoder, tuple(vectors.values()), compared, run, advance)
+        look = _Look(networks, heads, tuple(vectors.values()), compared, run, advance)
         for place, model in enumerate(models):
             known = (accuracies or {}).get(model)
-            along.append(look.along(heads[model], samples[model], coefficients, place, known))
+            along.append(look.along(model, samples[model], coefficients, place, known))
             if (predicted := along[-1].predicted) is not None:
                 doubts += _doubts_of_inputs(model, samples[model], split, predicted, known)
-        maps = look.maps(heads, few, grid, reach, threshold, resamples, seed)
-        effects, cosines = look.effects(heads, few)
-    by_layer = _by_layer(encoder, vectors)
+        maps = look.maps(few, grid, reach, threshold, resamples, seed)
+        effects, cosines = look.effects(few)
+    by_layer = _by_layer(first, vectors)
     doubts += doubts_of_decay(by_layer["base_norms"], by_layer["task_norms"], by_layer["base_dots"], models, name)
     of_classes: dict[str, Any] = {}
     if compared == "classes":
@@ -209,7 +214,7 @@ def merge_check(
         **maps,
         **by_layer,
         provenance={
-            "encoder": content_of(encoder),
+            "encoder": content_of(encoder if isinstance(encoder, Network) else networks),
             "vectors": {model: fingerprint(each.deltas) for model, each in vectors.items()},
             "tasks": {model: tasks[model].name for model in models},
             "accuracies": dict(accuracies or {}),
@@ -219,7 +224,7 @@ def merge_check(
     if control is None:
         return found
     outside = sampled(control, split if split in control.splits else next(iter(control.splits)), points, seed=seed)
-    return _with_control(found, look, heads, outside)
+    return _with_control(found, look, outside)
 
 
 def _check(
@@ -326,29 +331,32 @@ class _Along:
 class _Look:
     """Looks at edited networks through heads."""
 
-    encoder: Network
+    networks: Mapping[str, Network]
+    heads: Mapping[str, Head]
     vectors: tuple[TaskVector, ...]
     compared: str
     run: Run
     advance: Callable[[int], None]
 
     def outputs(
-        self, head: Head, samples: Arrays, rows: Tensor, reading: str | None = None, only: Sequence[int] | None = None
+        self, model: str, samples: Arrays, rows: Tensor, reading: str | None = None, only: Sequence[int] | None = None
     ) -> Tensor:
-        """Of every row of coefficients, ``(G, n)`` classes or ``(G, n, c)``."""
+        """Of every row of coefficients, ``(G, n)`` classes or ``(G, n, c)``, through the head of a model."""
         chosen = self.vectors if only is None else [self.vectors[place] for place in only]
         read = reading or READINGS[self.compared]
         passes = len(rows) * next(iter(samples.sizes.values()))
         at_hand(passes)
-        found = edited_outputs(self.encoder, head, chosen, rows, samples, reading=read, run=self.run)
+        found = edited_outputs(
+            self.networks[model], self.heads[model], chosen, rows, samples, reading=read, run=self.run
+        )
         self.advance(passes)
         return found
 
-    def along(self, head: Head, samples: Arrays, alphas: Tensor, place: int, accuracy: float | None) -> _Along:
+    def along(self, model: str, samples: Arrays, alphas: Tensor, place: int, accuracy: float | None) -> _Along:
         """One fine-tuned model on its own samples against the merged ones; for classes, also against the base and each model alone."""
         count = len(self.vectors)
         single = torch.eye(count, dtype=alphas.dtype)
-        outputs = self.outputs(head, samples, torch.cat([single, alphas[:, None].expand(-1, count)]), "logits")
+        outputs = self.outputs(model, samples, torch.cat([single, alphas[:, None].expand(-1, count)]), "logits")
         own = outputs[place]
         if not bool(own.isfinite().all()):
             raise ValueError(
@@ -372,7 +380,6 @@ class _Look:
 
     def maps(
         self,
-        heads: Mapping[str, Head],
         samples: Mapping[str, Arrays],
         grid: int | None,
         reach: tuple[float, float],
@@ -397,7 +404,7 @@ class _Look:
             for place, model in enumerate(list(samples)[which] for which in pair):
                 alone = torch.zeros(grid, 2, dtype=alphas.dtype)
                 alone[:, place] = alphas
-                outputs = self.outputs(heads[model], samples[model], torch.cat([alone, both]), only=pair)
+                outputs = self.outputs(model, samples[model], torch.cat([alone, both]), only=pair)
                 steps = itertools.product(range(grid), range(grid))
                 each = np.stack(
                     [_apart(outputs[step[place]], outputs[grid + k]) for k, step in enumerate(steps)], 1
@@ -408,13 +415,13 @@ class _Look:
             low.append((total[:, inside] < threshold).mean(1))
         return {"map_alphas": alphas.numpy(), "terms": np.array(terms), "low": np.array(low)}
 
-    def effects(self, heads: Mapping[str, Head], samples: Mapping[str, Arrays]) -> tuple[np.ndarray, np.ndarray]:
+    def effects(self, samples: Mapping[str, Arrays]) -> tuple[np.ndarray, np.ndarray]:
         """Sizes of the changes of outputs by each vector on each task's samples, relative to its own; and cosines."""
         count = len(self.vectors)
         rows = torch.cat([torch.zeros(1, count), torch.eye(count)]).double()
         sizes, cosines = np.full((count, count), np.nan), np.full((count, count), np.nan)
         for task, (model, part) in enumerate(samples.items()):
-            outputs = self.outputs(heads[model], part, rows, "logits").double()
+            outputs = self.outputs(model, part, rows, "logits").double()
             if self.compared == "classes":
                 outputs = outputs - outputs.mean(-1, keepdim=True)  # what all classes gain alike changes no prediction
             changes = (outputs[1:] - outputs[0]).flatten(1)  # (T, n c)
@@ -426,15 +433,15 @@ class _Look:
         return sizes, cosines
 
 
-def _with_control(found: MergeCheck, look: _Look, heads: Mapping[str, Head], samples: Arrays) -> MergeCheck:
+def _with_control(found: MergeCheck, look: _Look, samples: Arrays) -> MergeCheck:
     """The same with what the merge, and each model alone, changes on other samples; mean over different heads."""
     count = len(found.models)
     merged = torch.full((1, count), found.alpha.value, dtype=torch.float64)
     rows = torch.cat([torch.zeros(1, count).double(), merged, torch.eye(count).double()])
-    different = {heads[model].identity: heads[model] for model in found.models}.values()
+    different = {(look.heads[model].identity, id(look.networks[model])): model for model in found.models}.values()
     shares = []
-    for head in different:
-        start, *others = look.outputs(head, samples, rows)
+    for model in different:
+        start, *others = look.outputs(model, samples, rows)
         shares.append([_apart(start, each).mean() for each in others])
     size = next(iter(samples.sizes.values()))
     return dataclasses.replace(found, control_data=samples.name, control_points=size, control=np.array(shares).mean(0))
