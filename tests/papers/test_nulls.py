@@ -60,7 +60,8 @@ EXACT = (
     ("task_arithmetic2023", "propositions 6.1 and 6.2", ".*"),
 )
 
-#: By paper, figure and number, some of them twice: what a null model gives, a number or the "figure: key" of a committed one, and which it is.
+#: By paper, figure and number, some of them twice: what a null model gives, and which it is. What it gives is a number, or the
+#: "figure: key" of a committed one.
 LISTED = (
     ("nads2020", "1", "lenet_mean_absolute_difference", 8.7, "the authors' accuracies, shuffled over frequencies"),
     ("nads2020", "1", "resnet_18_mean_absolute_difference", 18.7, "likewise"),
