@@ -245,7 +245,7 @@ LISTED = (
     ("patterns2021", "D", "largest_test_error", 0.5, "chance"),
     ("patterns2021", "D", "share_of_runs_certified.*", 0.0, "no training"),
     ("patterns2021", "remark E.1", "sgd_.*_error.*", 50.0, "chance"),
-    ("patterns2021", "remark E.1|theorem 6.1", "sgd_.*_percent", 0.0, "no training"),
+    ("patterns2021", "remark E.1|theorem 6.1", "sgd_(?!.*_error_).*_percent", 0.0, "no training"),
     (
         "task_arithmetic2023",
         "6.9",

@@ -26,10 +26,13 @@ def conclusions() -> list[Conclusion]:
 
 
 @pytest.mark.parametrize("paper", PAPERS)
-def test_every_statement_has_a_claim_of_the_paper_or_a_reason(paper: str) -> None:
+def test_every_statement_has_a_claim_of_the_paper_or_a_reason(paper: str, conclusions: list[Conclusion]) -> None:
     found = papers.find(paper)
     claims = [claim for figure in found.figures for claim in figure.claims]
     tested = {claim.of for claim in claims if claim.kind == "paper" and not claim.post_hoc}
+    tested |= {
+        each.statement.key for each in conclusions if each.paper == paper and each.claims
+    }  # by a run from new seeds
     for statement in found.statements:
         assert bool(statement.untested) is (statement.key not in tested), f"{paper}: {statement.text}"
 
