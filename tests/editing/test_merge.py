@@ -408,3 +408,16 @@ def test_what_would_silently_do_nothing_or_end_in_a_traceback_is_refused(tmp_pat
     waves, more = (Checkpoint.open(tmp_path / f"{name}.pt") for name in ("waves", "more"))
     with pytest.raises(ValueError, match=r"A safetensors file cannot hold waves, which is complex128"):
         merge(waves, [(more, 0.5)], out, keep=["waves"])
+
+
+def test_the_base_among_the_models_is_read_once_and_counts(tmp_path):
+    """A linear merge may weigh the base too; its hash is its own."""
+    base, a, _ = family(tmp_path)
+    merge(base, [(base, 1.0), (a, 3.0)], tmp_path / "out.safetensors", method="linear")
+    start, end, merged = (weights.load(tmp_path / f"{name}.safetensors") for name in ("base", "a", "out"))
+    assert torch.allclose(merged["head.weight"], (start["head.weight"] + 3 * end["head.weight"]) / 4, atol=1e-6)
+    about = Checkpoint.open(tmp_path / "out.safetensors").metadata
+    assert [each["hash"] for each in json.loads(about["sources"])] == [
+        fingerprint(base.params()),
+        fingerprint(a.params()),
+    ]

@@ -18,7 +18,7 @@ from torch import Tensor
 from biascope.editing import methods
 from biascope.editing.adapters import Update, Zero, config_of, is_adapter, on_base, require_no_adapter, updates
 from biascope.editing.configurations import told_of_folders
-from biascope.editing.layer_sums import LayerSums, compared, comparison, dot
+from biascope.editing.layer_sums import LayerSums, compared, comparison
 from biascope.editing.merge_result import Difference, Merge
 from biascope.editing.merged_folder import WholeModels, copy_texts, written_type
 from biascope.editing.methods._method import Factors, Method, MovedTensor, Rule, Slice
@@ -184,7 +184,10 @@ def merge(
         layers, columns = sums.by_layer()
         _check_sizes(columns)
         _check_related(base, [] if unrelated else streams, columns)
-        about |= {"base": hashed.value, "sources": described([stream.fingerprint for stream in streams])}
+        about |= {
+            "base": hashed.value,
+            "sources": described([hashed.value if stream.is_base else stream.fingerprint for stream in streams]),
+        }
         writer.metadata |= about
         # Checked before the file gets its name: what ends in an error leaves nothing behind.
         numbers, norms, edits, errors, changed, lost = columns[:, :6].T
@@ -441,8 +444,11 @@ def _moves(
 ) -> Iterator[tuple[int, Tensor, list[Tensor], list[Tensor]]]:
     """Slices of a tensor: where they begin, what they are in the base, in the files of the models, and what these moved."""
     begin = 0
-    read = (stream.slices(name, hashed=hashed) for stream in streams)
-    for start, *parts in zip(base.slices(name), *read, strict=True):
+    others = [stream for stream in streams if not stream.is_base]
+    read = (stream.slices(name, hashed=hashed) for stream in others)
+    for start, *found in zip(base.slices(name), *read, strict=True):
+        rest = iter(found)
+        parts = [start if stream.is_base else next(rest) for stream in streams]
         pairs = zip(streams, parts, strict=True)
         deltas = [stream.delta(start, part, begin, counted=hashed) for stream, part in pairs]
         yield begin, start, parts, deltas
@@ -459,17 +465,27 @@ def _edited(
     same: _Same,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Slices of a tensor of the base, and what they become; without a rule those of the only model."""
+    count = 3 + len(streams)
+    wide_sums = torch.empty(count, 0, dtype=torch.float64)
+    most = min(torch.finfo(weights.working_type(base.tensors[name].dtype)).max, 1e150) ** 2 / 2
     for begin, start, parts, deltas in _moves(base, streams, name):
-        _check_all_finite(base, streams, name, start, parts)
         same.see(deltas)
         wide = start.to(deltas[0].dtype)
         edit = deltas[0] if rule is None else rule(Slice(begin, wide, deltas))
         end = (streams[0].end(start, parts[0], begin) if rule is None else wide + edit).to(dtype)
-        _check_finite(end, name, "the merged model", "Pass smaller weights, or models of a wider type")
-        error, changed = end.to(wide.dtype) - wide - edit, edit != 0
-        row = [len(start), dot(wide, wide), dot(edit, edit), dot(error, error)]
-        row += [int(changed.sum()), int((changed & (end.to(wide.dtype) == wide)).sum())]
-        sums.add(name, row + [dot(delta, delta) for delta in deltas] + [dot(wide, delta) for delta in deltas])
+        read = end.to(wide.dtype)
+        if wide_sums.shape[1] != len(start):  # memory that is used again for every slice
+            wide_sums = torch.empty(count, len(start), dtype=torch.float64)
+        for place, each in zip(wide_sums, (wide, edit, read - wide - edit, *deltas), strict=True):
+            place.copy_(each)
+        squares = [float(each.dot(each)) for each in wide_sums]
+        # Squares show what is not finite, and differences that were cut to what the type can hold.
+        if not all(square < most for square in squares):
+            _check_all_finite(base, streams, name, start, parts)
+            _check_finite(end, name, "the merged model", "Pass smaller weights, or models of a wider type")
+        changed = edit != 0
+        row = [len(start), *squares[:3], int(changed.count_nonzero()), int((changed & (read == wide)).count_nonzero())]
+        sums.add(name, [*row, *squares[3:], *(float(wide_sums[0].dot(each)) for each in wide_sums[3:])])
         yield start, end
 
 

@@ -100,7 +100,9 @@ class Merge(Result):
                 f"task_vector_size:{name}": Estimate.exact(value).named(
                     f"norm of the task vector of {name}, relative to the weights"
                 )
-                for name, value in zip(self.models, _lengths(self.task_norms) / _length(self.base_norms), strict=True)
+                for name, value in zip(
+                    self.models, _lengths(self.task_norms) / (_length(self.base_norms) or np.nan), strict=True
+                )
                 if math.isfinite(value)
             },
         }

@@ -35,6 +35,7 @@ class TaskStream:
     Attributes:
         model: As given.
         names: The tensors that it holds, without a vector's own bookkeeping.
+        is_base: Whether it is the base itself, in the same file.
         types: Where the model has another type than the base: that of the base, and its own.
         rounding: By types of the two: what rounding to them is expected to add to ``‖τ‖²``, as far as it was read.
 
@@ -71,6 +72,7 @@ class TaskStream:
                 f"{model.name} must be a task vector of {base.name}, but was made from other weights (hash "
                 f"{model.metadata.get('base')} instead of {hashed}). Pass the base that it was made from."
             )
+        self.is_base = not self._is_vector and model.tensors == base.tensors
         self._hashed = Fingerprint()
         self._wide = self._ends = _Patch(model, "", "", "")
 
@@ -81,7 +83,7 @@ class TaskStream:
 
     @property
     def fingerprint(self) -> str:
-        """The hash of the model, once all of its names were read in order; of a saved vector, at any time."""
+        """The hash of the model, once all of its names were read in order; of a saved vector, at any time; not of the base itself."""
         if self._is_vector:
             return self.model.metadata.get(ADAPTER) or self.model.fingerprint()
         return self._hashed.value
@@ -105,7 +107,7 @@ class TaskStream:
 
     def pass_over(self, name: str) -> None:
         """Read a tensor for the hash only, if the model has it."""
-        if name in self.names and not self._is_vector:
+        if name in self.names and not self._is_vector and not self.is_base:
             for _ in self.slices(name):
                 pass
 
