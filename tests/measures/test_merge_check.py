@@ -16,6 +16,7 @@ from biascope.editing.vectors import TaskVector
 from biascope.families.network import Network
 from biascope.measures.merge_check import likely_labels, merge_check
 from biascope.measures.merge_check.forecast import SIGNS_RIGHT, TESTED, WITH_ACCURACIES, WITHOUT, forecast
+from biascope.measures.merge_check.methods import recommendation_of, recommended
 from biascope.measures.merge_check.result import MergeCheck
 from biascope.measures.merge_check.verdict import GRADES, graded, verdict_of
 from biascope.results.estimate import Estimate, proportion
@@ -582,3 +583,82 @@ def test_weight_decay_in_task_vectors_is_told() -> None:
     assert "it shrank start by 1" in warning
     assert all(cosine < -0.5 for cosine in found.base_cosines.values())
     assert found.weights.totals()["first and second"][0] > 0.5  # which is why the two vectors overlap
+
+
+@pytest.fixture(scope="module")
+def side_by_side() -> MergeCheck:
+    return ask(
+        methods=("task_arithmetic weight=1 lambda=0.35", "task_arithmetic weight=1", "linear", "linear weight=3")
+    )
+
+
+def test_methods_are_compared_by_the_same_distances(side_by_side: MergeCheck) -> None:
+    """Task arithmetic as a method has the distances of its coefficient; the best of the scales is taken where none is given."""
+    found, apart = side_by_side, side_by_side.methods_apart
+    assert apart is not None
+    assert np.array_equal(apart[:, 0], found.apart[:, 7])
+    means = {scale: found.apart[:, round(20 * scale)].mean() for scale in (0.2, 0.4, 0.6, 0.8, 1.0)}
+    assert apart[:, 1].mean() <= min(means.values())
+    assert found.scales[0] == ""
+    assert float(found.scales[1].removeprefix("lambda=")) in (
+        0.2,
+        0.4,
+        0.6,
+        0.8,
+        1.0,
+        1.2,
+        1.4,
+        1.6,
+        1.8,
+        2.0,
+        2.5,
+        3.0,
+    )
+    merged = outputs((0.5, 0.5), HEADS["first"], TASKS["first"])
+    assert apart[0, 2] == differ(outputs((1.0, 0.0), HEADS["first"], TASKS["first"]), merged)
+    rows = found.tables()["methods"]
+    assert rows[0]["method"] == f"task_arithmetic weight={found.alpha.value:g}"
+    assert rows[3]["way"].value == pytest.approx(1 - apart[:, 2].mean() / found.apart[:, 0].mean())
+
+
+def test_equal_methods_do_not_differ_significantly(side_by_side: MergeCheck) -> None:
+    """The mean with weights 1 and 3 each is one merge: nothing separates the two."""
+    same = dataclasses.replace(
+        side_by_side,
+        methods=("linear", "linear weight=3"),
+        scales=("", ""),
+        apart=np.ones_like(side_by_side.apart),
+        resampled=np.ones_like(side_by_side.resampled),
+        methods_apart=side_by_side.methods_apart[:, 2:],
+        methods_resampled=side_by_side.methods_resampled[:, 2:],
+    )
+    name, gap = recommended(same)
+    assert (name, gap.value, gap.low, gap.high) == ("linear", 0.0, 0.0, 0.0)
+    assert "linear and linear weight=3 do not differ significantly" in recommendation_of(same)
+
+
+def test_a_better_method_is_named_with_a_paired_interval(side_by_side: MergeCheck) -> None:
+    """Both methods vary by far more than they differ; on the same samples, the difference is certain."""
+    noise = np.random.default_rng(0).normal(0.5, 0.1, (2, 1, 100))
+    better = dataclasses.replace(
+        side_by_side,
+        methods=("ties", "sce"),
+        scales=("lambda=1", ""),
+        apart=np.ones_like(side_by_side.apart),
+        resampled=np.ones_like(side_by_side.resampled),
+        methods_apart=np.array([[0.5, 0.45]] * 2),
+        methods_resampled=np.concatenate([noise, noise - 0.05], 1),
+    )
+    name, gap = recommended(better)
+    assert name == "sce"
+    assert (gap.value, gap.low, gap.high) == pytest.approx((0.05, 0.05, 0.05))
+    assert "sce changes least: 45 % of predictions on average, 5 points less than ties lambda=1" in recommendation_of(
+        better
+    )
+
+
+def test_methods_that_cannot_be_compared_are_refused() -> None:
+    with pytest.raises(ValueError, match="merges the factors of adapters"):
+        ask(methods=("ties:peft",))
+    with pytest.raises(ValueError, match="Did you mean 'ties'"):
+        ask(methods=("tie",))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,9 +24,16 @@ from biascope.cli.options import (
 )
 from biascope.editing.reading import Reading
 
+if TYPE_CHECKING:
+    from biascope.measures.merge_check.result import MergeCheck
+
 FAIL_ON_HELP = (
     "Exit with status 1 if this is the verdict, for use as a gate; may be repeated. Verdicts are 'merge', 'merge with a loss', "
     "'do not merge' and 'undecided'."
+)
+METHOD_HELP = (
+    "Also compare this merging method, with settings after it: 'ties density=0.4'; may be repeated. 'biascope merge apply --method "
+    "list' prints all."
 )
 ACCURACY_HELP = (
     "Accuracy of each model on its task, such as 0.93, in their order. The expected loss is computed from it."
@@ -49,6 +56,7 @@ def check(
     control: Annotated[
         str | None, typer.Option(help="Samples outside all tasks, to measure what the merge changes there.")
     ] = None,
+    methods: Annotated[list[str], typer.Option("--method", help=METHOD_HELP)] = [],  # noqa: B006 - typer copies it
     grid: Grid = 10,
     fail_on: Annotated[list[str], typer.Option(help=FAIL_ON_HELP)] = [],  # noqa: B006 - typer copies it
     data_root: DataRoot = None,
@@ -107,6 +115,7 @@ def check(
         compared=known.compared,
         accuracies=dict(zip(known.vectors, accuracy, strict=True)) if accuracy else None,
         control=known.control,
+        methods=methods,
         grid=grid or None,
         name=known.base,
         seed=work.seed,
@@ -115,10 +124,22 @@ def check(
     checked = dataclasses.replace(checked, notes=known.notes)
     then = ""
     if checked.grade.startswith("merge") and (keep := kept_by_apply(base, models, known.head)) is not None:
-        words = ["biascope", "merge", "apply", str(base), *map(str, models), "--weight", f"{checked.alpha.value:g}"]
+        words = ["biascope", "merge", "apply", str(base), *map(str, models), *_how_to_merge(checked)]
         words += [*(("--keep", keep) if keep else ()), *(("--unrelated",) if how.unrelated else ())]
         out = "merged" if (base / "config.json").is_file() else "merged.safetensors"  # a folder as the base is one
         then = shlex.join([*words, "--out", out])
     save_and_print(checked, folder, f"Can {checked.subject} be merged?", work, command=then)
     if checked.grade in fail_on:
         raise typer.Exit(1)
+
+
+def _how_to_merge(checked: MergeCheck) -> list[str]:
+    """Options of `merge apply` for the suggested coefficient, or for a method that does better significantly."""
+    from biascope.measures.merge_check.methods import is_better, recommended
+
+    best = recommended(checked)
+    suggested = f"task_arithmetic weight={checked.alpha.value:g}"
+    if best is None or best[0] == suggested or not is_better(checked):
+        return ["--weight", f"{checked.alpha.value:g}"]
+    name, *settings = best[0].split()
+    return ["--method", name, *(word for each in settings for word in ("--set", each))]

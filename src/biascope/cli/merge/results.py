@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from biascope.results.result import Result
 
 TABLES = tuple(
-    f"{name}.csv" for name in ("layers", "layers_by_model", "layers_by_pair", "models", "coefficients", "outputs")
+    f"{name}.csv"
+    for name in ("layers", "layers_by_model", "layers_by_pair", "models", "methods", "coefficients", "outputs")
 )
 
 

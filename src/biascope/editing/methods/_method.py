@@ -115,6 +115,7 @@ class Method(abc.ABC):
         settings: What it can be told.
         fewest: Models that it needs.
         most: Models that it takes; ``None`` for any number.
+        scaled_by: The setting that its change is proportional to; empty if there is none.
         matrices: Whether it holds a whole tensor of all models in memory.
         says: Its definition.
         reference: Where it is defined.
@@ -123,6 +124,7 @@ class Method(abc.ABC):
     settings: ClassVar[tuple[MethodSetting, ...]] = ()
     fewest: ClassVar[int] = 1
     most: ClassVar[int | None] = None
+    scaled_by: ClassVar[str] = ""
     matrices: ClassVar[bool] = False
     says: ClassVar[str]
     reference: ClassVar[str]

@@ -29,6 +29,7 @@ class Breadcrumbs(Method):
             each=True,
         ),
     )
+    scaled_by = "weight"
     says = "Σ w_i m_i τ_i, m_i = 1 between the quantiles β and γ of |τ_i| in a tensor"
     reference = "Davari and Belilovsky (2024). Model breadcrumbs. ECCV."
 
@@ -79,6 +80,7 @@ class BreadcrumbsOfMergekit(Breadcrumbs):
         MethodSetting("normalize", 0.0, "divide by the sum of the weights", flag=True),
         LAMBDA,
     )
+    scaled_by = "lambda"
     says = "λ Σ w_i m_i τ_i, m_i = 1 for a share density of the changes below the largest share gamma of a tensor"
     reference = "mergekit 0.1.5"
     votes = False

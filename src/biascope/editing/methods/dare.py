@@ -22,6 +22,7 @@ class Dare(Method):
     """``Σ w_i m_i τ_i / density``, each entry of the mask ``m_i`` 1 with probability density: the paper's drop rate is 1 − density."""
 
     settings: ClassVar[tuple[MethodSetting, ...]] = (WEIGHT, _DENSITY)
+    scaled_by = "weight"
     says = "Σ w_i m_i τ_i / density, m_i random with mean density"
     reference = "Yu et al. (2024). Language models are super Mario. ICML."
 
@@ -48,6 +49,7 @@ class DareOfMergekit(Method):
         MethodSetting("normalize", 0.0, "divide by the sum of the weights", flag=True),
         LAMBDA,
     )
+    scaled_by = "lambda"
     says = "λ Σ w_i m_i τ_i ‖τ_i‖₁/‖m_i τ_i‖₁ in each tensor"
     reference = "mergekit 0.1.5"
     votes = False

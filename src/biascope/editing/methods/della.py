@@ -30,6 +30,7 @@ class Della(Method):
         ),
         LAMBDA,
     )
+    scaled_by = "lambda"
     says = "λ · mean of the m_i τ_i / p_i that have the sign of their sum, P(m_i = 1) = p_i rising by ε with the rank in a row"
     reference = "Deep et al. (2024). DELLA-merging. arXiv 2406.11617."
 

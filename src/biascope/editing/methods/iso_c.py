@@ -17,6 +17,7 @@ class IsoC(Method):
 
     settings: ClassVar[tuple[MethodSetting, ...]] = (LAMBDA,)
     matrices = True
+    scaled_by = "lambda"
     says = "λ σ̄ U Vᵀ for Σ τ_i = U S Vᵀ, σ̄ the mean of S; vectors: λ · mean(τ_i)"
     reference = "Marczak et al. (2025). No task left behind. ICML."
 

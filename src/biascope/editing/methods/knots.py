@@ -25,6 +25,7 @@ class Knots(Method):
         LAMBDA,
     )
     matrices = True
+    scaled_by = "lambda"
     says = "λ U TIES(Σ V_i) for [τ_1, …, τ_T] = U Σ [V_1, …, V_T], trimmed in each tensor"
     reference = "Stoica et al. (2025). Model merging with SVD to tie the KnOTS. ICLR."
 

@@ -18,6 +18,7 @@ class TaskArithmetic(Method):
         MethodSetting("normalize", 0.0, "divide by the sum of the weights", flag=True),
         MethodSetting("lambda", 1.0, "scale of the sum"),
     )
+    scaled_by = "lambda"
     says = "θ₀ + λ Σ w_i τ_i"
     reference = "Ilharco et al. (2023). Editing models with task arithmetic. ICLR."
 

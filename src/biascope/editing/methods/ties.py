@@ -33,6 +33,7 @@ class Ties(Method):
         MethodSetting("density", 0.2, f"{KEPT}, of the whole task vector", 0.0, 1.0, each=True, whole=True),
         LAMBDA,
     )
+    scaled_by = "lambda"
     says = (
         "λ · mean of the τ_i that have the sign of Σ τ_i, after each τ_i is trimmed to its largest density · d numbers"
     )
@@ -86,6 +87,7 @@ class TiesOfMergekit(Method):
         MethodSetting("normalize", 1.0, "divide by the sum of the agreeing weights", flag=True),
         LAMBDA,
     )
+    scaled_by = "lambda"
     says = (
         "λ Σ w_i τ_i / Σ w_i over the models whose w_i τ_i has the sign of Σ w_i τ_i (+ for 0), trimmed in each tensor"
     )

@@ -20,6 +20,7 @@ class TsvM(Method):
 
     settings: ClassVar[tuple[MethodSetting, ...]] = (LAMBDA,)
     matrices = True
+    scaled_by = "lambda"
     says = "λ U⊥ Σ V⊥ᵀ of the ⌊r/T⌋ largest singular triplets of each task, U⊥ and V⊥ polar factors; vectors: λ · mean(τ_i)"
     reference = "Gargiulo et al. (2025). Task singular vectors. CVPR."
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +21,15 @@ from biascope.editing.decay import doubts_of_decay
 from biascope.editing.examples import SmallEncoder
 from biascope.editing.heads import Head
 from biascope.editing.layer_sums import LayerSums, compared, comparison, dot
+from biascope.editing.merged_vector import merged_vector
 from biascope.editing.outputs import edited_outputs, predicted_classes, require_repeatable, sampled
 from biascope.editing.results import places_inside
 from biascope.editing.tuning import require_heads
 from biascope.editing.vectors import TaskVector
 from biascope.families.network import Network
+from biascope.measures.merge_check.methods import SCALES, scaled_method
 from biascope.measures.merge_check.result import BOX, MergeCheck
+from biascope.measures.merge_check.verdict import best_place
 from biascope.results.registry import measurement
 from biascope.results.wording import percent
 from biascope.runs.digest import fingerprint
@@ -49,6 +52,7 @@ def _example() -> tuple[tuple[Any, ...], dict[str, Any]]:
         "points": 40,
         "grid": 4,
         "control": tasks["left"],
+        "methods": ("ties", "sce:mergekit"),
         "resamples": 40,
     }
 
@@ -72,6 +76,7 @@ def merge_check(
     compared: str = "classes",
     accuracies: Mapping[str, float] | None = None,
     control: Arrays | None = None,
+    methods: Sequence[str] = (),
     grid: int | None = 10,
     reach: tuple[float, float] = (-1.0, 2.0),
     map_points: int = 256,
@@ -117,6 +122,8 @@ def merge_check(
         accuracies: Known accuracies of the models on their tasks, between 0 and 1. A fine-tuned model is often
             overconfident; without its accuracy, the expected loss is then too large.
         control: Samples outside all tasks.
+        methods: Merging methods to compare with the suggested coefficient, each with settings: ``"ties density=0.4"``. Where a
+            setting scales the change and is not given, the best of twelve is taken on the same samples, as the coefficient is.
         grid: Coefficients along each side of the maps of ξ; ``None`` for no maps.
         reach: First and last coefficient of the maps.
         map_points: Samples of each task for the maps and for the changes of outputs.
@@ -168,16 +175,23 @@ def merge_check(
         require_repeatable(networks[model], samples[model], name=name, run=run)
         require_repeatable(networks[model], samples[model], name=model, vector=vectors[model], run=run)
     few = {model: sampled(tasks[model], split, min(points, map_points), seed=seed) for model in models}
+    merged: dict[str, tuple[TaskVector, str]] = {}
+    doubts: list[str] = []
+    for words in dict.fromkeys(methods):
+        method, settings, scale = scaled_method(words)
+        vector, told = merged_vector(method, first.params, vectors, settings=settings, seed=seed)
+        merged[words] = (vector, scale)
+        doubts += [each if each.startswith(words) else f"{words}: {each}" for each in told]
     coefficients = torch.tensor(sorted({0.0, *alphas}), dtype=torch.float64)
     # Each sample of a map is seen with a pair's coefficients, once for each other model.
     on_maps = 0 if grid is None else (len(models) - 1) * (grid + grid**2)
     passes = sum(
-        samples[model].sizes[split] * (len(models) + len(coefficients))
+        samples[model].sizes[split] * (len(models) + len(coefficients) + _passes_of(merged))
         + few[model].sizes[split] * (on_maps + 1 + len(models))
         for model in models
     )
     along: list[_Along] = []
-    doubts: list[str] = []
+    by_method: list[np.ndarray] = []
     with counted("samples of edited networks", passes) as advance:
         look = _Look(networks, heads, tuple(vectors.values()), compared, run, advance)
         for place, model in enumerate(models):
@@ -185,6 +199,8 @@ def merge_check(
             along.append(look.along(model, samples[model], coefficients, place, known))
             if (predicted := along[-1].predicted) is not None:
                 doubts += _doubts_of_inputs(model, samples[model], split, predicted, known)
+            if merged:
+                by_method.append(look.by_method(model, samples[model], merged.values(), place))
         maps = look.maps(few, grid, reach, threshold, resamples, seed)
         effects, cosines = look.effects(few)
     by_layer = _by_layer(first, vectors)
@@ -208,6 +224,7 @@ def merge_check(
         **of_classes,
         tempered=tuple(model for model in models if model in (accuracies or {})),
         probed=tuple(model for model in models if compared == "classes" and heads[model].fitted),
+        **_chosen_scales(merged, by_method, resamples, seed),
         threshold=threshold,
         effects=effects,
         effect_cosines=cosines,
@@ -225,6 +242,34 @@ def merge_check(
         return found
     outside = sampled(control, split if split in control.splits else next(iter(control.splits)), points, seed=seed)
     return _with_control(found, look, outside)
+
+
+def _passes_of(merged: Mapping[str, tuple[TaskVector, str]]) -> int:
+    """How many networks each sample is seen with to compare methods."""
+    return sum(len(SCALES) if scale else 1 for _, scale in merged.values()) + bool(merged)
+
+
+def _chosen_scales(
+    merged: Mapping[str, tuple[TaskVector, str]], by_method: Sequence[np.ndarray], resamples: int, seed: int
+) -> dict[str, Any]:
+    """Methods with the scale at which each changes least on average, as the suggested coefficient is chosen; and their distances."""
+    if not merged:
+        return {}
+    apart = np.array([each.mean(0) for each in by_method])  # (T, places)
+    chosen, places, begin = [], [], 0
+    for _, scale in merged.values():
+        factors = SCALES if scale else (1.0,)
+        best = best_place(apart[:, begin : begin + len(factors)].mean(0))
+        chosen.append(f"{scale}={factors[best]:g}" if scale else "")
+        places.append(begin + best)
+        begin += len(factors)
+    drawn = np.array([_resampled(each[:, places], resamples, seed) for each in by_method])  # (T, B, m)
+    return {
+        "methods": tuple(merged),
+        "scales": tuple(chosen),
+        "methods_apart": apart[:, places],
+        "methods_resampled": np.moveaxis(drawn, 1, -1),
+    }
 
 
 def _check(
@@ -377,6 +422,29 @@ class _Look:
             np.stack([(merged != classes[:, rival : rival + 1]).double().mean(0).numpy() for rival in rivals]),
             classes[:, place].numpy(),
         )
+
+    def by_method(
+        self, model: str, samples: Arrays, merged: Collection[tuple[TaskVector, str]], place: int
+    ) -> np.ndarray:
+        """Distances ``(n, places)`` of what other methods make, at each of their scales, from the fine-tuned model on its samples."""
+        rows = [[1.0, *[0.0] * len(merged)]]
+        for number, (_, scale) in enumerate(merged, 1):
+            for factor in SCALES if scale else (1.0,):
+                rows.append([factor * (column == number) for column in range(1 + len(merged))])
+        passes = len(rows) * next(iter(samples.sizes.values()))
+        at_hand(passes)
+        vectors, coefficients = (self.vectors[place], *(vector for vector, _ in merged)), torch.tensor(rows).double()
+        outputs = edited_outputs(
+            self.networks[model],
+            self.heads[model],
+            vectors,
+            coefficients,
+            samples,
+            reading=READINGS[self.compared],
+            run=self.run,
+        )
+        self.advance(passes)
+        return np.stack([_apart(outputs[0], each) for each in outputs[1:]], 1)
 
     def maps(
         self,

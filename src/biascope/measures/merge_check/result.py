@@ -17,6 +17,7 @@ from biascope.editing.merge_result import WEIGHT_AXES, Difference, finite_or_non
 from biascope.editing.results import places_inside
 from biascope.measures.merge_check import pictures as check_pictures
 from biascope.measures.merge_check.forecast import forecast
+from biascope.measures.merge_check.methods import compared_methods, recommendation_of, recommended
 from biascope.measures.merge_check.verdict import (
     GRADES,
     best_place,
@@ -81,6 +82,10 @@ class MergeCheck(Result):
         tempered: The models whose accuracy was known for that.
         probed: The models whose predictions are those of a linear probe.
         notes: What else to tell of the models.
+        methods: Merging methods that were compared, with the settings that were given.
+        scales: For each, the setting that was chosen: ``"lambda=1.4"``, or nothing.
+        methods_apart: ``(task, method)`` distance of the models that they make, as in ``apart``.
+        methods_resampled: The same on resampled samples.
     """
 
     base: str
@@ -117,6 +122,10 @@ class MergeCheck(Result):
     tempered: tuple[str, ...] = ()
     probed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    scales: tuple[str, ...] = ()
+    methods_apart: np.ndarray | None = None
+    methods_resampled: np.ndarray | None = None
 
     axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "alphas": ("coefficient",),
@@ -126,6 +135,8 @@ class MergeCheck(Result):
         "rivals_expected_resampled": ("model", "rival", "resample"),
         "rivals_apart": ("model", "rival", "coefficient"),
         **dict.fromkeys(("resampled", "expected_resampled"), ("model", "coefficient", "resample")),
+        "methods_apart": ("model", "method"),
+        "methods_resampled": ("model", "method", "resample"),
         "map_alphas": ("place",),
         "terms": ("pair", "side", "place", "place"),
         "low": ("pair", "resample"),
@@ -305,6 +316,13 @@ class MergeCheck(Result):
             numbers["way"] = self.way.named(
                 "share of the distance from the base to the models that the merge covers", SHARE
             )
+        rows = compared_methods(self) if self.methods else []
+        for key, row in zip(("task_arithmetic", *self.methods), rows, strict=False):
+            what = f"share of predictions that {row['method']} changes, mean over models"
+            what = what if classes else f"cosine distance by {row['method']}, mean over models"
+            numbers[f"method_change:{key}"] = row["mean_change"].named(what, unit)
+        if (best := recommended(self)) is not None:
+            numbers["method_lead"] = best[1].named("change by the second method minus that by the first", unit)
         for role, gain in self.gains.items():
             of = self.base if role == "base" else f"{self.best_single}, the best single model"
             read = " of linear probes" * bool(self.probed)
@@ -329,7 +347,9 @@ class MergeCheck(Result):
 
     @override
     def sentence(self) -> str:
-        return " ".join(filter(None, [verdict_of(self), comparison_of(self), *remarks_on(self)]))
+        return " ".join(
+            filter(None, [verdict_of(self), comparison_of(self), recommendation_of(self), *remarks_on(self)])
+        )
 
     def facts(self) -> dict[str, Any]:
         """The verdict, how often resampled samples give each, the coefficients that do as well, and what else to know."""
@@ -375,7 +395,8 @@ class MergeCheck(Result):
             for task, name in enumerate(names)
             for place, other in enumerate(names)
         ]
-        return {"models": models, "coefficients": coefficients, "outputs": outputs, **self.weights.tables()}
+        rows = {"methods": compared_methods(self)} if self.methods else {}
+        return {"models": models, **rows, "coefficients": coefficients, "outputs": outputs, **self.weights.tables()}
 
     @override
     def story(self) -> Story:
@@ -390,7 +411,8 @@ class MergeCheck(Result):
                     "expected_loss": "Expected drop in accuracy",
                     "distance_from_base": "Different from the base",
                     "base_cosine": "Cosine of the task vector with the base",
-                }
+                },
+                **self._shown_methods(),
             },
             page_title=f"Can {self.subject} be merged?",
             badge=Badge(
@@ -401,6 +423,18 @@ class MergeCheck(Result):
             meaning=self._meaning(),
             next_steps=self._next_steps(),
         )
+
+    def _shown_methods(self) -> dict[str, dict[str, str]]:
+        if not self.methods:
+            return {}
+        return {
+            "methods": {
+                "method": "Merging method",
+                "mean_change": "Changed on average (95 % interval)",
+                "worst_change": "Changed of the model that changes most",
+                "way": "Share of the way from the base to the models",
+            }
+        }
 
     def _sentences(self) -> list[Sentence]:
         verdict, remarks = verdict_of(self), remarks_on(self)
@@ -414,6 +448,7 @@ class MergeCheck(Result):
         found += [Sentence(" ".join(rest), "models")] if rest else []
         found += [Sentence(covered[0], "agreement_by_coefficient")] if covered else []
         found += [Sentence(comparison_of(self), "models")]
+        found += [Sentence(recommendation_of(self), "methods")] if self.methods else []
         return found + [Sentence(each, "cosines" if "task vectors" in each else "models") for each in remarks]
 
     def _meaning(self) -> str:
