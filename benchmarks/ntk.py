@@ -393,7 +393,7 @@ def leading_pairs(matrix: Tensor, num: int) -> tuple[Tensor, Tensor]:
     return pairs.values, pairs.residuals * pairs.values[0] / pairs.values
 
 
-def whole(network: str, samples: int, num: int, explain: bool, run: Run) -> dict[str, object]:
+def whole(network: str, samples: int, num: int, plan: bool, run: Run) -> dict[str, object]:
     """Our kernel matrix of a data set, its leading eigenpairs, memory, and its error on a random block."""
     from biascope.kernels.gram import tangent_gram
 
@@ -410,8 +410,8 @@ def whole(network: str, samples: int, num: int, explain: bool, run: Run) -> dict
     end = synchronised()
     some = torch.randperm(samples, generator=torch.Generator().manual_seed(2))[:16]
     block = gram.matrix[some.to(gram.matrix.device)][:, some.to(gram.matrix.device)]
-    if explain:
-        print(f"\n{network}: {gram.explain()}", flush=True)
+    if plan:
+        print(f"\n{network}: {gram.plan}", flush=True)
     return {
         "network": network,
         "n": samples,
@@ -465,7 +465,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="how often each contender is timed, its best being kept")
     parser.add_argument("--full", action="store_true", help="our kernel of a whole data set, and its eigenpairs")
     parser.add_argument("--pairs", type=int, default=1000, help="eigenpairs with --full")
-    parser.add_argument("--explain", action="store_true", help="with --full, the rule of each parameter")
+    parser.add_argument("--plan", action="store_true", help="with --full, the rule of each parameter")
     parser.add_argument("--json", default="")
     parser.add_argument("--alone", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -483,7 +483,7 @@ def main() -> None:
     if options.full:
         tables["whole"] = []
         for name, num in samples.items():
-            tables["whole"].append(whole(name, num, options.pairs, options.explain, run))
+            tables["whole"].append(whole(name, num, options.pairs, options.plan, run))
             print_table(tables["whole"][-1:])
     else:
         contenders = installed()

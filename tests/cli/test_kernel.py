@@ -121,7 +121,7 @@ def test_kernel_takes_trained_weights(folder):
 
 
 def test_kernel_explains_before_it_computes(folder):
-    done = invoke("kernel", "own.py:build", "--data", "small", "--samples", "60", "--explain", "--device", "cpu")
+    done = invoke("kernel", "own.py:build", "--data", "small", "--samples", "60", "--plan", "--device", "cpu")
     assert done.exit_code == 0, done.output
     assert done.output.startswith("60 × 60 kernel; 1 pass over the samples")
     assert "3.weight" in done.output
@@ -149,7 +149,7 @@ def test_what_kernel_cannot_do_is_a_sentence(folder, words, message):
 
 @pytest.mark.parametrize(
     "words",
-    [["kernel"], ["kernel", "--explain"], *(["measure", name] for name in ("kernel_rotation", "linearized_training"))],
+    [["kernel"], ["kernel", "--plan"], *(["measure", name] for name in ("kernel_rotation", "linearized_training"))],
 )
 def test_samples_of_another_shape_are_a_sentence(folder, words):
     (folder / "narrow.py").write_text(MODEL.replace("48", "47"))

@@ -445,9 +445,9 @@ def test_samples_are_differentiated_in_full_precision_whatever_they_are_multipli
     assert not torch.backends.cuda.matmul.allow_tf32
 
 
-def test_an_explanation_names_rules_operations_and_memory():
+def test_a_plan_names_rules_operations_and_memory():
     network, x = built("raw")
-    text = tangent_gram(network, x, run=EXACT).explain()
+    text = tangent_gram(network, x, run=EXACT).plan
     assert text.startswith("4 × 4 kernel; 1 pass over the samples")
     assert "by differentiation (is used outside of the known layers)" in text
     assert "head.weight" in text
@@ -479,7 +479,7 @@ def test_of_a_network_that_mixes_samples_each_is_taken_alone():
     with pytest.warns(UserWarning, match=r"^The network's outputs depend on the other samples of a batch"):
         found = tangent_gram(network, x, run=EXACT)
     assert torch.allclose(found.matrix, dense_kernel(network, x)[0], atol=1e-12)
-    assert "samples of a batch influence one another" in found.explain()
+    assert "samples of a batch influence one another" in found.plan
 
 
 def test_batchnorm_in_train_mode_normalises_each_sample_alone():

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from biascope.families.network import Network
-from biascope.kernels.gram import gram_explanation, tangent_gram
+from biascope.kernels.gram import gram_plan, tangent_gram
 from biascope.kernels.panel import Panel
 from biascope.kernels.plan import Sizes
 from biascope.kernels.proof import Proof
@@ -281,7 +281,7 @@ def test_the_measured_error_is_acted_upon(
 
 def test_a_parameter_without_a_gradient_anywhere_is_named() -> None:
     network = Network.of(built(TimeFirst))
-    text = gram_explanation(network, dead(30, ()), run=EXACT)
+    text = gram_plan(network, dead(30, ()), run=EXACT)
     assert "no gradient on the 30 samples checked, so its rule is not proven" in text
     found = tangent_gram(network, dead(30, ()), run=EXACT)
     assert torch.allclose(found.matrix, torch.ones_like(found.matrix))  # by the last bias alone

@@ -52,8 +52,8 @@ def kernel(
     readout: Readout = "first",
     draws: Draws = 1,
     matrix: Annotated[Path | None, typer.Option(help="Also write the kernel matrix to this .npy file.")] = None,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Print the rule, operations and memory of each parameter, and stop.")
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Print the rule, operations and memory of each parameter, and stop.")
     ] = False,
     on: On = None,
     work: SeededWork,
@@ -84,14 +84,14 @@ def kernel(
         read = drawn.read(readout) if kind == "scalar" else drawn
         return read, arrays.whole("train")[0], {"kernel": kind, "parameters": parameters or None, "run": run}
 
-    if explain:
-        from biascope.kernels.gram import gram_explanation
+    if plan:
+        from biascope.kernels.gram import gram_plan
 
         check_samples(family, arrays)
         read, x, how = matrix_asked()
-        words = gram_explanation(read, x, **how)
+        words = gram_plan(read, x, **how)
         if work.as_json:
-            print_json(subject=family.name, explanation=words.splitlines())
+            print_json(subject=family.name, plan=words.splitlines())
         else:
             typer.echo(words)
         return

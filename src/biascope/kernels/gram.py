@@ -24,10 +24,10 @@ from biascope.kernels.plan import (
     Part,
     Sizes,
     chosen_parameters,
-    explanation,
     kernel_parts,
     parts_in_larger_batches,
     passes,
+    plan_in_words,
     usual_sizes,
 )
 from biascope.kernels.proof import Proof
@@ -55,17 +55,13 @@ class Gram:
             samples spread over the data and relative to ``√(K_ii K_jj)``. A kernel whose error its precision does not
             explain is refused.
         parts: The parameters and the rule of each.
-        explained: See :meth:`explain`.
+        plan: The rule, the operations and the memory of each parameter, as a table.
     """
 
     matrix: Tensor
     error: float
     parts: tuple[Part, ...]
-    explained: str
-
-    def explain(self) -> str:
-        """The rule, the operations and the memory of each parameter."""
-        return self.explained
+    plan: str
 
     def positive(self, spectrum: Spectrum) -> int:
         """How many leading eigenvalues of the square matrix are known to be positive.
@@ -142,10 +138,10 @@ def tangent_gram(
     matrix = engine.matrix(x, other, panels, run, label)
     error = proof.error(matrix, engine.outputs, kernel == "trace", run.precision)
     proof.check(error, run.precision)
-    return Gram(matrix, error, tuple(engine.parts), engine.explanation(run))
+    return Gram(matrix, error, tuple(engine.parts), engine.plan(run))
 
 
-def gram_explanation(
+def gram_plan(
     network: Network,
     x: Any,
     other: Any = None,
@@ -156,7 +152,7 @@ def gram_explanation(
 ) -> str:
     """How a tangent kernel would be computed: the rule, operations and memory of every parameter. Nothing is computed yet."""
     run = run or Run()
-    return _engine(network, x, other, kernel, parameters, None, run)[0].explanation(run)
+    return _engine(network, x, other, kernel, parameters, None, run)[0].plan(run)
 
 
 def _engine(
@@ -238,9 +234,9 @@ class Engine:
     samples: int
     others: int | None
 
-    def explanation(self, run: Run) -> str:
-        """See :func:`biascope.kernels.plan.explanation`."""
-        return explanation(self.parts, self.samples, self.others, self.sizes, run.dtype.itemsize)
+    def plan(self, run: Run) -> str:
+        """See :func:`biascope.kernels.plan.plan_in_words`."""
+        return plan_in_words(self.parts, self.samples, self.others, self.sizes, run.dtype.itemsize)
 
     @property
     def title(self) -> str:

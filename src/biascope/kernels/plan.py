@@ -280,7 +280,7 @@ def passes(parts: Sequence[Part], samples: int, sizes: Sizes) -> list[list[Part]
     return groups
 
 
-def explanation(parts: Sequence[Part], samples: int, other: int | None, sizes: Sizes, itemsize: int) -> str:
+def plan_in_words(parts: Sequence[Part], samples: int, other: int | None, sizes: Sizes, itemsize: int) -> str:
     """A table of the rule, operations and memory of every parameter, for people."""
     pairs = samples * (samples + 1) / 2 if other is None else samples * other
     count = samples + (other or 0)
