@@ -11,9 +11,10 @@ import torch
 from scipy.special import zeta
 from torch import Tensor, nn
 
+from biascope.derivatives.waves import line_power
 from biascope.families.family import Family
 from biascope.families.network import Network
-from biascope.measures.complexity import LINEAR, Complexity, complexity, line_power, scaled_weights, suits
+from biascope.measures.complexity import LINEAR, Complexity, complexity, scaled_weights, suits
 from biascope.results.axes import InputAxes
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe

@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 
 from biascope.cli import app
 from biascope.cli.measure import probe_of
+from biascope.derivatives.waves import slope_along
 from biascope.families.family import Family
-from biascope.measures.equivariance import Disc, Equivariance, equivariance, slope_along, suits
+from biascope.measures.equivariance import Disc, Equivariance, equivariance, suits
 from biascope.results.axes import InputAxes, named_axes
 from biascope.results.registry import load
 from biascope.runs.run import Run

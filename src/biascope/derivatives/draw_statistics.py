@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from biascope.derivatives.gradients import forward_only, plain_attention
 from biascope.derivatives.measurable import check_variation, checked_outputs
 from biascope.derivatives.one_pass import in_passes, pass_tried
 from biascope.families.acceptance import differentiated
+from biascope.families.draws import Draws
 from biascope.families.family import Family
 from biascope.families.inputs import taken
 from biascope.families.network import Network
@@ -138,6 +140,71 @@ def _unfused() -> Iterator[None]:
 Statistic = Callable[[Drawn, Any], Tensor]
 
 
+@dataclass(frozen=True, eq=False)
+class DrawStream:
+    """The draws of a family, each with its own inputs, one after another.
+
+    Attributes:
+        family: The networks.
+        probe: The inputs of each draw.
+        readout: How several outputs become one scalar; ``None`` leaves them as they are.
+        seed: Random seed for the weights and for :attr:`Drawn.generator`.
+        run: Device and precision.
+        few: Inputs of the first draw, as many as checks look at.
+        at_once: Inputs that a pass may take.
+    """
+
+    family: Family
+    probe: Probe
+    readout: str | None
+    seed: int
+    run: Run
+    few: Any
+    at_once: int
+
+    @staticmethod
+    def of(family: Family, probe: Probe, *, readout: str | None, seed: int, run: Run) -> DrawStream:
+        """The draws under a seed, after a check that the networks can be measured at these inputs.
+
+        Raises:
+            ValueError: If they cannot.
+        """
+        own = probe.inputs(0, 1, run)
+        first = tree_map(lambda leaf: leaf[0], own) if probe.fresh else own
+        with plain_attention(), forked_rng(seed_of(seed, "forward", 0)):
+            one = pass_tried(family.template.to(run.torch_device, run.dtype), first)
+            few = taken(first, slice(one.inputs_checked(probe.num)))
+            checked_outputs(family, few, probe, run)
+            check_variation(family, family.draws(seed=seed, run=run))
+        return DrawStream(family, probe, readout, seed, run, few, one.inputs_at_once(run))
+
+    def map(self, statistic: Statistic, start: int, stop: int, advance: Callable[[int], None]) -> Tensor:
+        """What a statistic gives for draws ``start … stop−1``, ``(T, …)`` in float64, on the CPU."""
+        device, run, fresh = self.run.torch_device, self.run, self.probe.fresh
+        members, found = self._members, []
+        template = self.family.template.to(device, run.dtype)
+        while start < stop:
+            last = min(stop, start + min(members.block_size, 64))
+            inputs = self.probe.inputs(start, last, run)
+            stack = members[start:last] if self.family.size != 1 else None
+            for index in range(start, last):
+                network = template if stack is None else stack.member(index - start)
+                network = network if self.readout is None else network.read(self.readout)
+                x = tree_map(lambda leaf: leaf[index - start], inputs) if fresh else inputs  # noqa: B023
+                drawn = Drawn(
+                    network, self.at_once, generator_for(device, self.seed, "statistic", index), self.family.name
+                )
+                with run.products(), plain_attention(), forked_rng(seed_of(self.seed, "forward", index)):
+                    found.append(statistic(drawn, x).double().cpu())
+                advance(1)
+            start = last
+        return torch.stack(found)
+
+    @functools.cached_property
+    def _members(self) -> Draws:
+        return self.family.draws(seed=self.seed, run=self.run)
+
+
 @under_torch_defaults
 def draw_statistics(
     family: Family,
@@ -189,39 +256,12 @@ def draw_statistics(
             f"One network needs fresh inputs for each draw, got {probe.description}. Pass Probe.gaussian(shape, num=16, fresh=True), "
             "or --fresh."
         )
-    device, members = run.torch_device, family.draws(seed=seed, run=run)
-    own = probe.inputs(0, 1, run)
-    first = tree_map(lambda leaf: leaf[0], own) if probe.fresh else own
-    template = family.template.to(device, run.dtype)
-    with plain_attention(), forked_rng(seed_of(seed, "forward", 0)):
-        one = pass_tried(template, first)
-        few = taken(first, slice(one.inputs_checked(probe.num)))
-        checked_outputs(family, few, probe, run)
-        check_variation(family, members)
-    at_once = one.inputs_at_once(run)
-
-    def of_draws(start: int, stop: int, advance: Callable[[int], None]) -> Tensor:
-        found = []
-        while start < stop:
-            last = min(stop, start + min(members.block_size, 64))
-            inputs = probe.inputs(start, last, run)
-            stack = members[start:last] if family.size != 1 else None
-            for index in range(start, last):
-                network = template if stack is None else stack.member(index - start)
-                network = network if readout is None else network.read(readout)
-                x = tree_map(lambda leaf: leaf[index - start], inputs) if probe.fresh else inputs  # noqa: B023
-                drawn = Drawn(network, at_once, generator_for(device, seed, "statistic", index), family.name)
-                with run.products(), plain_attention(), forked_rng(seed_of(seed, "forward", index)):
-                    found.append(statistic(drawn, x).double().cpu())
-                advance(1)
-            start = last
-        return torch.stack(found)
-
+    stream = DrawStream.of(family, probe, readout=readout, seed=seed, run=run)
     trials = Trials(
         label,
         run,
-        code=(draw_statistics, Drawn, statistic),
-        at=few,
+        code=(DrawStream, Drawn, statistic),
+        at=stream.few,
         family=family,
         probe=probe,
         readout=readout,
@@ -238,6 +278,7 @@ def draw_statistics(
         with run.tracked(label, draws, done) as advance:
             for index, key in enumerate(keys):
                 if not trials.done(key):
-                    trials.write(key, {"statistics": of_draws(edges[index], edges[index + 1], advance)})
+                    found = stream.map(statistic, edges[index], edges[index + 1], advance)
+                    trials.write(key, {"statistics": found})
                 parts.append(trials.read(key)["statistics"])
     return torch.cat(parts)

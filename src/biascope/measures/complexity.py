@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from biascope.derivatives.draw_statistics import Drawn, NotFiniteError, draw_statistics
+from biascope.derivatives.waves import cosine_coefficients, line_power
 from biascope.families.family import Family
 from biascope.families.inputs import is_real
 from biascope.families.network import Network
@@ -290,29 +291,12 @@ def suits(axes: InputAxes) -> bool:
     return True
 
 
-def line_power(values: np.ndarray) -> np.ndarray:
-    """Power on 1, 2, … n − 1 half cycles of values ``(…, n)`` at the middles of n parts of a line, by the DCT-II.
-
-    Example:
-        >>> middles = (np.arange(8) + 0.5) / 8
-        >>> line_power(5 + np.cos(3 * np.pi * middles)).round(9)  # three half cycles
-        array([0., 0., 4., 0., 0., 0., 0.])
-    """
-    return np.asarray(_coefficients(values)[..., 1:] ** 2)
-
-
-def _coefficients(values: np.ndarray) -> np.ndarray:
-    from scipy.fft import dct  # takes a while to import
-
-    return np.asarray(dct(values, type=2, norm="ortho", axis=-1))
-
-
 def _between(values: np.ndarray, places: np.ndarray) -> np.ndarray:
     """What the cosines through n values say at other places of the line, as multiples of its length."""
     count = len(values)
     weights = np.full(count, math.sqrt(2 / count))
     weights[0] = math.sqrt(1 / count)
-    return np.asarray(np.cos(math.pi * np.outer(places, np.arange(count))) @ (weights * _coefficients(values)))
+    return np.asarray(np.cos(math.pi * np.outer(places, np.arange(count))) @ (weights * cosine_coefficients(values)))
 
 
 def scaled_weights(network: Network) -> list[str]:

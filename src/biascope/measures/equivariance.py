@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from biascope.derivatives.draw_statistics import Drawn, draw_statistics
+from biascope.derivatives.waves import slope_along
 from biascope.families.family import Family
 from biascope.kernels.selftest import derivative_checks
 from biascope.results.atlas import Placement
@@ -273,25 +274,6 @@ def suits(axes: InputAxes) -> bool:
         [True, False]
     """
     return bool(axes.shifted) and min(axes.shape[place] for place in axes.shifted) >= SHORTEST
-
-
-def slope_along(x: Tensor, axis: int) -> Tensor:
-    """The derivative along an axis, per pixel, of the periodic band-limited field that has these values.
-
-    It is exact for fields without a Nyquist mode, which has no derivative at the pixels and is dropped.
-
-    Example:
-        >>> wave = torch.sin(2 * torch.pi * torch.arange(8).double() / 8)
-        >>> round(slope_along(wave, 0)[0].item() / (2 * torch.pi / 8), 12)  # a cosine, which begins with 1
-        1.0
-    """
-    size = x.shape[axis]
-    frequencies = 2 * torch.pi * torch.fft.fftfreq(size, dtype=torch.float64, device=x.device)
-    if size % 2 == 0:
-        frequencies[size // 2] = 0.0
-    along = frequencies.reshape([-1 if place == axis % x.dim() else 1 for place in range(x.dim())])
-    slope: Tensor = torch.fft.ifft(1j * along * torch.fft.fft(x.double(), dim=axis), dim=axis).real
-    return slope
 
 
 class Disc(NamedTuple):

@@ -162,13 +162,11 @@ class Probe:
             raise ValueError(
                 f"along must be different places of axes of {shape}, counted from 0, got {along}. Pass along=(1, 2) for images."
             )
-        dims = tuple(place - len(shape) for place in along)
 
         def sampler(generator: torch.Generator, count: int) -> Tensor:
             fields = torch.randn((count, *shape), generator=generator, device=generator.device)
-            amplitudes = std * _amplitudes(shape, along).to(fields)
             for part in torch.split(fields, _FILTERED):  # the spectrum of all would take twice the memory
-                part.copy_(torch.fft.ifftn(torch.fft.fftn(part, dim=dims) * amplitudes, dim=dims).real)
+                part.copy_(smoothed(part, along, std))
             return fields
 
         words = f"smooth random inputs of shape {'×'.join(map(str, shape))}"
@@ -243,6 +241,20 @@ class Probe:
             start += last - first
         whole = parts[0] if len(parts) == 1 else tree_map(lambda *leaves: torch.cat(leaves), *parts)
         return placed(whole, device, run.dtype, copy=True)
+
+
+def smoothed(fields: Tensor, along: Sequence[int], std: float = 1.0) -> Tensor:
+    """White noise ``(n, …)`` of variance 1 as the fields of :meth:`Probe.smooth`.
+
+    Args:
+        fields: Of independent N(0, 1) numbers.
+        along: Places of the axes of one field along which it is smooth.
+        std: Standard deviation of each number afterwards.
+    """
+    shape = tuple(fields.shape[1:])
+    dims, amplitudes = tuple(place - len(shape) for place in along), std * _amplitudes(shape, along).to(fields)
+    found: Tensor = torch.fft.ifftn(torch.fft.fftn(fields, dim=dims) * amplitudes, dim=dims).real
+    return found
 
 
 def _amplitudes(shape: Sequence[int], along: Sequence[int]) -> Tensor:
