@@ -13,6 +13,7 @@ For each of the seven networks, with N = 2000 draws (10000 for lenet, 600 for de
     biascope scan lenet --out RUNS/scan_lenet
     biascope measure pooling_theory --out RUNS/pooling_theory
     biascope measure equivariance lenet --out RUNS/equivariance
+    biascope explain lenet --out RUNS/explain
 
     biascope measure complexity lenet --out RUNS/complexity_lenet
     biascope measure complexity mlp --set activation=NAME --out RUNS/complexity_mlp_NAME    # relu, gelu and tanh
@@ -257,6 +258,7 @@ def main(runs: Path) -> None:
     memories().savefig(HERE / "memory.png", dpi=110, facecolor="white")
     own = (
         "equivariance",
+        "explain",
         "feature_elimination",
         "geometry_motion",
         "kernel_rotation",

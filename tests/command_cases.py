@@ -16,6 +16,11 @@ EDIT = ["vit", "--tasks", "s,t", "--weights", "vit.safetensors", "--data-root", 
 # Words of a command, other settings for the same command, and the keys of its document.
 CASES: dict[str, tuple[list[str], list[str], set[str]]] = {
     "scan": ([*NET, "--draws", "8"], ["--draws", "12", "--readout", "mean"], {"results", "report"}),
+    "explain": (
+        [*NET, "--draws", "8", "--inputs", "4"],
+        ["--draws", "12", "--readout", "mean", "--parts", "2"],
+        {"results", "report"},
+    ),
     "measure": (
         ["average_geometry", *NET, "--draws", "8"],
         ["--readout", "sum", "--scale", "0.1", "--inputs", "2"],

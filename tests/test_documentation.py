@@ -45,6 +45,7 @@ def build():
 SMALL = {
     "scan": ["--draws", "8"],
     "compare": ["--draws", "8"],
+    "explain": ["--draws", "8", "--inputs", "4"],
     "kernel": ["--samples", "60"],
     "merge check": ["--grid", "0"],
     "inr advise": ["--candidates", "siren=10,relu", "--points", "64", "--draws", "1", "--width", "16"],

@@ -90,7 +90,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Python:
 
 def test_there_is_an_example_of_each_kind_in_one_file() -> None:
     folders = [Path(path).relative_to("src/biascope").parts[0] for path in EXAMPLES]
-    assert folders == ["measures", "networks", "data", "papers", "cli"]
+    assert folders == ["measures", "networks", "data", "papers", "families", "cli"]
 
 
 def test_the_examples_pass_the_linter_and_are_formatted(python: Python) -> None:

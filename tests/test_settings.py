@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from biascope import cli
 from biascope.cli import compare as compare_command
+from biascope.cli import explain as explain_command
 from biascope.cli import inr as signal_commands
 from biascope.cli import kernel as kernel_commands
 from biascope.cli import measure as measure_commands
@@ -89,6 +90,7 @@ def test_a_measurement_refuses_a_setting_without_meaning(name: str, key: str, va
 
 COMMANDS: dict[tuple[str, ...], tuple[Callable[..., None], tuple[str, ...]]] = {
     ("scan",): (scan_command.scan, ("net.py:build", "--input", "1x8x8", "--draws", "4")),
+    ("explain",): (explain_command.explain, ("net.py:build", "--input", "1x8x8", "--draws", "8")),
     ("compare",): (compare_command.compare, ("net.py:build", "net.py:other", "--input", "1x8x8", "--draws", "8")),
     ("kernel",): (kernel_commands.kernel, ("net.py:build", "--data", "s.npz")),
     ("patterns",): (pattern_commands.patterns, ("net.py:convolution", "--data", "s.npz")),

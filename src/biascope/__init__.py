@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from biascope.measures.disentanglement import disentanglement as disentanglement
     from biascope.measures.eigenfunction_localisation import eigenfunction_localisation as eigenfunction_localisation
     from biascope.measures.equivariance import equivariance as equivariance
+    from biascope.measures.explain import explain as explain
     from biascope.measures.feature_elimination import feature_elimination as feature_elimination
     from biascope.measures.geometry_evolution import geometry_evolution as geometry_evolution
     from biascope.measures.geometry_motion import geometry_motion as geometry_motion

@@ -78,7 +78,7 @@ def test_every_command_is_tried() -> None:
             ["scan", *NET, "--draws", "8", "--dry-run"],
             {"subject", "parameters", "device", "slowdown", "whole", "costs", "bytes", "memory_limit"},
         ),
-        (["kernel", "net.py:build", *ON_DATA, "--explain"], {"subject", "explanation"}),
+        (["kernel", "net.py:build", *ON_DATA, "--plan"], {"subject", "plan"}),
         (["reproduce"], {"figures"}),
     ],
 )

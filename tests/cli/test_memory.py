@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from biascope.cli import app
 
-COMPUTING = {"scan", "compare", "selftest", "kernel", "measure", "patterns", "edit", "reproduce"}
+COMPUTING = {"scan", "explain", "compare", "selftest", "kernel", "measure", "patterns", "edit", "reproduce"}
 COMPUTING |= {"inr fit", "inr advise", "merge check", "merge apply"}
 REFUSED = {words: [*words.split(), *CASES[words][0]] for words in ("scan", "compare", "kernel", "merge check")}
 REFUSED["measure"] = ["measure", "average_geometry", *NET, "--draws", "8"]

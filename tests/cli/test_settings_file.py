@@ -22,6 +22,7 @@ from biascope.cli._settings_file import as_toml, file_name, from_word, keep_sett
 # Commands that leave results in a folder, and where: by default or as their words say.
 KEPT = {
     "scan": "run-scan.toml",
+    "explain": "run-explain.toml",
     "measure": "run-measure-average_geometry.toml",
     "kernel": "run-kernel.toml",
     "patterns": "run-patterns.toml",

@@ -45,6 +45,7 @@ SMALL_SIREN = "siren --set width=8"
 COMMANDS = {
     "scan": f"net.py:build {DATA} --draws 32 --estimator exact",
     "compare": "net.py:build net.py:flat --input 1x6x6 --draws 32 --estimator exact",
+    "explain": "net.py:build --input 1x6x6 --draws 32 --inputs 4",
     "kernel": f"net.py:build {DATA} --leading 5 --draws 3 --matrix matrix.npy",
     "patterns": "net.py:build --patches images.npz --clusters 4 --draws 3 --positive 0",
     "inr fit": "signal.npy --set width=8 --steps 12",

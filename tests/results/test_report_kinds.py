@@ -97,6 +97,7 @@ RESULTS: dict[str, Callable[[], list[Result]]] = {
     "patterns": example("channel_patterns"),
     "advise": example("advise"),
     "merge check": example("merge_check"),
+    "explain": example("explain"),
 }
 
 

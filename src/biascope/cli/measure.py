@@ -275,7 +275,7 @@ def measure(
     elif on_signals:
         signals = _signals(data, source.sizes[0], data_root)
         shape = shape or (len(signals[0].shape),)
-    family = _family(measurement, model, network, shape) if "family" in wanted else None
+    family = measured_family(measurement, model, network, shape) if "family" in wanted else None
     named = folder_name(model, network.chosen, network.weights) if family else measurement.name
     folder = work.out or Path("biascope-runs") / named
     run = work.run(folder, on=on, data_root=data_root)
@@ -304,7 +304,7 @@ def _not_shared(wanted: Collection[str], samples: str | None, place: PlaceOption
     return [word for option, value in given.items() if value is not None for word in (option, str(value))]
 
 
-def _family(
+def measured_family(
     measurement: Measurement[..., Any], model: str, network: NetworkOptions, shape: tuple[int, ...] | None
 ) -> Family:
     """The networks to measure, under a name with the user's settings."""
