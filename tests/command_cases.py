@@ -94,6 +94,11 @@ CASES: dict[str, tuple[list[str], list[str], set[str]]] = {
         ["--weight", "0.5", "--report-out", "page"],
         {"results", "report", "files"},
     ),
+    "merge extract": (
+        [*FILES[:2], "--rank", "1", "--out", "lora", "--overwrite"],
+        ["--energy", "0.5", "--report-out", "page"],
+        {"results", "report", "files"},
+    ),
     "merge diff": (FILES, ["--out", "page"], {"results", "report", "files"}),
     "merge doctor": (
         [*FILES[1:], "--base", FILES[0]],

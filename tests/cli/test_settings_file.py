@@ -33,6 +33,7 @@ KEPT = {
     "merge check": "run-merge-check.toml",
     "merge apply": "run-merge-apply.toml",
     "merge diff": "run-merge-diff.toml",
+    "merge extract": "run-merge-extract.toml",
     "reproduce": "run-reproduce.toml",
 }
 WORDS = {words: list(CASES[words][0]) for words in KEPT}

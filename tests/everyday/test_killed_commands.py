@@ -68,7 +68,7 @@ COMMANDS = {
 }
 
 # Commands with a folder for results that keep no work: they take seconds, or as long as reading their files.
-KEEP_NOTHING = {"merge apply", "merge diff", "report"}
+KEEP_NOTHING = {"merge apply", "merge diff", "merge extract", "report"}
 MEASURED_ABOVE = {
     "anisotropy_directions",
     "average_geometry",

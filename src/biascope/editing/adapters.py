@@ -153,7 +153,7 @@ def on_base(model: Checkpoint, base: Checkpoint) -> Checkpoint:
             if isinstance(change, Scaled):
                 change = replace(change, dtype=weights.working_type(start.dtype))
             else:
-                change = change.fitting(start, f"{name} of {model.name}", _stores_inputs_first(base, place))
+                change = change.fitting(start, f"{name} of {model.name}", stores_inputs_first(base, place))
             norms = model.read(layer.norms).flatten() if layer.norms and isinstance(change, Update) else None
             if norms is not None or mine is not None:
                 changes[place] = AdaptedWeight(start, start if mine is None else mine, change, norms)
@@ -485,14 +485,14 @@ def _shortened(prefix: str, name: str) -> str:
     return name.removeprefix(prefix)
 
 
-def _stores_inputs_first(base: Checkpoint, place: str) -> bool | None:
+def stores_inputs_first(base: Checkpoint, place: str) -> bool | None:
     """Whether the base stores layers of a name as ``(in, out)``, by the bias of one that is not square; ``None`` if none is known.
 
     Example:
         >>> from biascope.families.names import held
         >>> tensors = {"a.c_proj.weight": torch.ones(2, 2), "b.c_proj.weight": torch.ones(8, 2), "b.c_proj.bias": torch.ones(2)}
         >>> base = held("base", tensors)
-        >>> _stores_inputs_first(base, "a.c_proj.weight"), _stores_inputs_first(base, "a.other.weight")
+        >>> stores_inputs_first(base, "a.c_proj.weight"), stores_inputs_first(base, "a.other.weight")
         (True, None)
     """
     last = weights.layer_of(place).rpartition(".")[2]

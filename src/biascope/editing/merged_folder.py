@@ -28,7 +28,7 @@ _OTHERS = (CONFIG, "trainer_state.json", "all_results.json")  # of the training,
 _LARGEST = 100_000_000  # bytes of a file that is copied
 _SETTINGS = "config.json"
 # What the class of a model is called in the library, by the task that an adapter was trained on.
-_CLASSES = {
+TASKS = {
     "SEQ_CLS": "ForSequenceClassification",
     "TOKEN_CLS": "ForTokenClassification",
     "QUESTION_ANS": "ForQuestionAnswering",
@@ -142,7 +142,7 @@ def _settings_with_head(fit: Fitted, base: Checkpoint) -> dict[str, Any]:
     found: dict[str, Any] = {}
     task = str(config_of(fit.model).get("task_type"))
     stems = [_STEM.sub("", each) for each in classes]
-    found["architectures"] = [stem + _CLASSES[task] for stem in stems] if task in _CLASSES and stems else None
+    found["architectures"] = [stem + TASKS[task] for stem in stems] if task in TASKS and stems else None
     matrices = {name: fit.model.tensors[own] for name, own in fit.heads.items() if name.endswith("weight")}
     if "CLS" in task and len(matrices) == 1:
         labels = [f"LABEL_{number}" for number in range(next(iter(matrices.values())).shape[0])]

@@ -102,6 +102,16 @@ def told_of_tokens(base: Checkpoint, model: Checkpoint) -> list[str]:
     return [f"The tokenizers of {base.label} and {model.label} differ: {'; '.join(words)}."]
 
 
+def is_table(name: str) -> bool:
+    """Whether a tensor has a row for each token, position or segment, by its name.
+
+    Example:
+        >>> [is_table(name) for name in ("model.embed_tokens.weight", "wpe.weight", "q_proj.weight", "lm_head.weight")]
+        [True, True, False, False]
+    """
+    return bool(_NO_TABLE.search(name)) or ("lm_head" not in name and bool(_TABLE.search(name)))
+
+
 def resized(base: Checkpoint, model: Checkpoint) -> dict[str, str]:
     """Tables of tokens of a model that have more or fewer rows than those of its base: the name of each there."""
     found = {}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from biascope.editing.extraction import extracted
 from biascope.editing.merge import differences, merge
 from biascope.families.checkpoint import Checkpoint
 from biascope.families.libraries.packages import define_operators_of_torchvision
@@ -147,3 +148,46 @@ def test_another_adapter_is_refused_in_a_sentence(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=words):
             merge(start, [(Checkpoint.open(tmp_path / name), 1.0)], tmp_path / "out")
+
+
+def test_an_extracted_adapter_opens_with_peft(tmp_path: Path) -> None:
+    """At full rank it is the fine-tuned model, with its head, but for the biases and norms that it does not cover."""
+    fresh = base(tmp_path, "bert")
+    model = fresh()
+    with torch.no_grad():
+        for name, tensor in model.named_parameters():
+            if tensor.dim() == 2 and "embeddings" not in name:
+                tensor.add_(0.05 * torch.randn(tensor.shape, generator=torch.Generator().manual_seed(0)))
+    model.save_pretrained(tmp_path / "tuned")
+    start, end = (Checkpoint.open(tmp_path / name) for name in ("base", "tuned"))
+    found = extracted(start, end, tmp_path / "lora", rank=32)
+    assert found.kept_share == pytest.approx(1, abs=1e-5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)  # of keys that are missing or left over
+        opened = peft.PeftModel.from_pretrained(fresh(), tmp_path / "lora").eval()
+    tokens = torch.arange(20).view(2, 10)
+    with torch.no_grad():
+        torch.testing.assert_close(opened(tokens).logits, model.eval()(tokens).logits, rtol=1e-3, atol=1e-4)
+    merge(start, [(Checkpoint.open(tmp_path / "lora"), 1.0)], tmp_path / "out")
+    whole = type(model).from_pretrained(tmp_path / "out-heads" / "lora")
+    torch.testing.assert_close(whole.state_dict(), model.state_dict(), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_a_share_of_a_language_model_opens_with_peft(tmp_path: Path, kind: str) -> None:
+    fresh = base(tmp_path, kind)
+    model = fresh()
+    with torch.no_grad():
+        for tensor in model.parameters():
+            tensor.add_(0.02 * torch.randn(tensor.shape, generator=torch.Generator().manual_seed(0)))
+    model.save_pretrained(tmp_path / "tuned")
+    start, end = (Checkpoint.open(tmp_path / name) for name in ("base", "tuned"))
+    found = extracted(start, end, tmp_path / "lora", energy=0.5)
+    assert (found.kept >= 0.5 - 1e-6).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        warnings.filterwarnings("ignore", message="fan_in_fan_out")
+        wrapped = peft.PeftModel.from_pretrained(fresh(), tmp_path / "lora")
+    merge(start, [(Checkpoint.open(tmp_path / "lora"), 1.0)], tmp_path / "out")
+    opened_one = type(model).from_pretrained(tmp_path / "out")
+    torch.testing.assert_close(opened_one.state_dict(), wrapped.merge_and_unload().state_dict(), rtol=1e-4, atol=1e-5)

@@ -12,18 +12,32 @@ from biascope.cli.options import Output
 from biascope.cli.printing import print_results, report_line, write_table
 
 if TYPE_CHECKING:
+    from biascope.editing.extraction_result import Extraction
     from biascope.editing.merge_result import Difference, Merge
     from biascope.measures.merge_check.result import MergeCheck
     from biascope.results.result import Result
 
 TABLES = tuple(
     f"{name}.csv"
-    for name in ("layers", "layers_by_model", "layers_by_pair", "models", "methods", "coefficients", "outputs")
+    for name in (
+        "layers",
+        "left_out",
+        "layers_by_model",
+        "layers_by_pair",
+        "models",
+        "methods",
+        "coefficients",
+        "outputs",
+    )
 )
 
 
 def save_and_print(
-    found: Merge | Difference | MergeCheck, folder: Path, title: str, output: Output, command: str | None = None
+    found: Merge | Difference | MergeCheck | Extraction,
+    folder: Path,
+    title: str,
+    output: Output,
+    command: str | None = None,
 ) -> None:
     """Save a result with its tables and report, and print it; a check also has the command that comes next, or none."""
     from biascope.results.report import write_folder_report
