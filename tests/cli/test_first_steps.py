@@ -179,7 +179,7 @@ def completed(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[str]:
     ("words", "expected"),
     [
         (["sc"], ["scan"]),
-        (["merge", ""], ["check", "apply", "diff"]),
+        (["merge", ""], ["check", "apply", "diff", "extract", "doctor"]),
         (["scan", "le"], ["lenet"]),
         (["compare", "lenet", "vg"], ["vgg11"]),
         (["measure", "average"], ["average_geometry"]),
