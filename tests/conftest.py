@@ -48,6 +48,19 @@ def small_blocks() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def operators_of_torchvision() -> None:
+    """Tests that import timm or transformers themselves can do so beside a torchvision that does not fit, as Biascope can.
+
+    That its operators do not load is said once for each process; test_packages.py looks at the words.
+    """
+    from biascope.families.libraries.packages import define_operators_of_torchvision
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        define_operators_of_torchvision()
+
+
+@pytest.fixture(scope="session", autouse=True)
 def one_command_line() -> Iterator[None]:
     """The options of all commands are read once for all tests, in place of once for each command line that is tried."""
     import typer.main
