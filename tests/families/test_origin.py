@@ -3,6 +3,7 @@
 import functools
 import threading
 import weakref
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -217,6 +218,16 @@ REACHING = [Closure, Hooked, WeakReference, Listed]
 def measured(network: object) -> float:
     family = network if isinstance(network, Family) else Family.point(network, "net")
     return average_geometry(family, Probe.gaussian((SIZE,)), draws=8, run=CPU).effective_rank.value
+
+
+def seeded(build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    """Modules of the same weights from run to run."""
+
+    def built() -> nn.Module:
+        torch.manual_seed(0)
+        return build()
+
+    return built
 
 
 def trained(module: nn.Module) -> object:
@@ -555,6 +566,67 @@ def test_an_eval_that_no_mode_replaces_is_refused():
         match=r"^net must be the same function of its weights in evaluation mode, but its eval\(\) changes fused",
     ):
         measured(Family.initialised(Dark, "net"))
+
+
+class KeptUntilTrained(Plain):
+    """A layer keeps what it computes of its weights until its next ``train()``, as some attention keeps its biases."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory: dict[str, Tensor] = {}
+
+    def train(self, mode: bool = True) -> nn.Module:
+        self.memory = {}
+        return super().train(mode)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.first.weight if self.training else self.memory.setdefault("weight", self.first.weight)
+        return self.last(torch.relu(x @ weight.T + self.first.bias))
+
+
+class KeptWithoutInfluence(KeptUntilTrained):
+    """The same where what it keeps is switched off at first, so that outputs do not tell what is stale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Parameter(torch.full((1,), 1e-7))
+        self.shift = nn.Parameter(torch.zeros(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        shift = self.shift if self.training else self.memory.setdefault("shift", self.shift)
+        return self.last(torch.relu(self.first(x) + self.gate * shift))
+
+
+@pytest.mark.parametrize("way", ["draws", "several networks", "kernel"])
+def test_layers_that_keep_until_they_train_are_called_as_in_training(way: str) -> None:
+    builds = [KeptUntilTrained, Plain] if way == "draws" else [seeded(KeptUntilTrained), seeded(Plain)]
+    found, wanted = map(WAYS[way], builds)
+    if way == "kernel":
+        torch.testing.assert_close(found.matrix, wanted.matrix)
+    else:
+        assert found == pytest.approx(wanted)
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_is_kept_without_influence_is_not_stale_either() -> None:
+    network = Network.of(KeptWithoutInfluence())
+    network.require_proven(normal(4, SIZE, dtype=torch.float32))
+    moved = network.with_params(network.params | {"gate": torch.ones(1)})
+    x = normal(4, SIZE, dtype=torch.float32)
+    first = moved(x)
+    assert not torch.equal(first, moved.with_params(moved.params | {"shift": torch.ones(16)})(x))
+
+
+class RandomInTraining(KeptUntilTrained):
+    """In training it is no function."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + (torch.rand(()) if self.training else 0.0)
+
+
+def test_a_mode_that_makes_a_network_random_is_no_remedy() -> None:
+    with pytest.raises(ValueError, match=r"^RandomInTraining must have the same gradients in a copy"):
+        Network.of(RandomInTraining()).require_proven(normal(4, SIZE, dtype=torch.float32))
 
 
 # ---- what the user holds stays as it is -------------------------------------------------------------------------------

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from biascope.derivatives.fast_layers import PoolingBySlices
-from biascope.families.inputs import is_real, on_tensors
+from biascope.families.inputs import is_real
 from biascope.families.network import Network
 from biascope.families.weights import Params
 from biascope.runs.ambient import ATTENTION, PLAIN_ATTENTION, under_torch_defaults
@@ -62,12 +62,7 @@ def _require_real(moving: list[bool]) -> None:
 
 
 def _gradient_of_one(network: Network, x: Any) -> Tensor:
-    alone = _is_alone(x)
-    # On a CPU, torch 2.13 differentiates BatchNorm and InstanceNorm wrongly in a batch of one: the strides of one sample do not tell
-    # whether its channels come first or last.
-    leaves, structure = tree_flatten(
-        on_tensors(lambda leaf: torch.cat([leaf, leaf]) if leaf.dim() else leaf, x) if alone else x
-    )
+    leaves, structure = tree_flatten(x)
     moving = [is_real(leaf) for leaf in leaves]
     _require_real(moving)
     leaves = [leaf.detach().requires_grad_() if moves else leaf for leaf, moves in zip(leaves, moving, strict=True)]
@@ -81,13 +76,7 @@ def _gradient_of_one(network: Network, x: Any) -> Tensor:
         )
     active = [leaf for leaf, moves in zip(leaves, moving, strict=True) if moves]
     gradients = torch.autograd.grad(output, active, allow_unused=True, materialize_grads=True)
-    return torch.cat([part.flatten(1)[:1] if alone else part.flatten(1) for part in gradients], dim=1)
-
-
-def _is_alone(x: Any) -> bool:
-    """Whether there is one sample, on a CPU."""
-    tensors = [leaf for leaf in tree_leaves(x) if isinstance(leaf, Tensor) and leaf.dim()]
-    return all(len(leaf) == 1 and leaf.device.type == "cpu" for leaf in tensors)
+    return torch.cat([part.flatten(1) for part in gradients], dim=1)
 
 
 @under_torch_defaults

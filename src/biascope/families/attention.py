@@ -47,6 +47,18 @@ def replace_fused_attention(module: nn.Module) -> None:
         use_eager_attention(module)
 
 
+def use_batched_experts(module: nn.Module) -> None:
+    """Let a mixture of experts multiply by the weights of each token's experts, in place, where its library offers that.
+
+    The usual kernel sorts tokens by their experts. It has no forward mode, no float64 and no rule for stacks.
+    """
+    for model in _models_in(module):
+        with contextlib.suppress(
+            Exception
+        ):  # the library says in many ways that a model has no experts, or one way alone
+            model.set_experts_implementation("batched_mm")
+
+
 def allow_stacked_masks(module: nn.Module) -> None:
     """Let masks of padding be stacked by ``vmap``, each sample with its own, in models of transformers.
 

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from biascope.families import weights
 from biascope.families.acceptance import copied
+from biascope.families.batch_of_one import RightGradientsOfOne, is_one
 from biascope.families.gradient_hooks import leave_out_gradient_hooks
 from biascope.families.inputs import cloned, is_real, on_tensors, placed, taken
 from biascope.families.origin import Origin, UnlikeError
@@ -123,7 +124,8 @@ class Network:
             def called() -> Any:
                 return functional_call(self.module, (params, buffers), arguments, keywords)
 
-            with OneAtATime(), WithoutRecomputation():
+            exactly = RightGradientsOfOne() if is_one(inputs) else contextlib.nullcontext()
+            with OneAtATime(), WithoutRecomputation(), exactly:
                 outputs = features(self.module, called) if self.readout == "features" else single_output(called())
             return outputs if self.readout is None else read_out(outputs, self.readout)
 

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from biascope.families.acceptance import copied, shape_of
-from biascope.families.attention import allow_stacked_masks, attention_of, replace_fused_attention
+from biascope.families.attention import allow_stacked_masks, attention_of, replace_fused_attention, use_batched_experts
 from biascope.families.gradient_hooks import remove_gradient_hooks
 from biascope.families.inputs import cloned, on_tensors, taken
 from biascope.families.plain_layers import use_plain_layers
@@ -109,6 +109,7 @@ class Origin:
                     f"{name} must go into evaluation mode, but its eval() failed with: {reason_of(error)}. Let eval() work twice."
                 ) from error
             self.rearranged = differences(came, evaluated) + _unequal(held, state_of(evaluated))
+            self._modes.append(_with_own_modes_in_training)
         if self.rearranged:
             # What its eval() computes belongs to the weights of that moment, so eval() is tried last.
             self._modes = [_without_its_eval, _as_in_training, _evaluated]
@@ -118,6 +119,7 @@ class Origin:
         self.params = {key: held[key] for key, _ in self.recipe.named_parameters()}
         self.buffers = {key: held[key] for key, _ in self.recipe.named_buffers() if key in held}
         self._proven: set[object] = set()
+        self._doubt = ""  # of the last comparison
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A network is proven before it is sent to a worker, and leaves the user's module behind."""
@@ -156,19 +158,30 @@ class Origin:
         """The cause of a difference, ``None`` if there is none; a recipe that does not fit is replaced by one that does."""
         causes: list[str] = []
         failure: ValueError | None = None
+        doubted: tuple[Callable[[nn.Module], nn.Module], str] | None = None
         for number, mode in enumerate(self._modes):
             if number:
-                vars(self.recipe).update(vars(mode(self._made())))  # in place: networks share it
-                _prepared(self.recipe, self._batchnorm)
+                self._enter(mode)
+            self._doubt = ""
             try:
-                cause = self._difference(other, network, x)
+                cause = self._difference(other, network, x, first=number == 0)
             except ValueError as error:  # its forward pass fails in this mode
                 failure = error
                 continue
-            if cause is None:
+            if cause is None and self._doubt:
+                doubted = doubted or (mode, self._doubt)
+            elif cause is None:
                 self._modes = [mode]
                 return None
-            causes.append(cause)
+            else:
+                causes.append(cause)
+        if doubted is not None:  # in no other mode was there less doubt
+            mode, doubt = doubted
+            if len(self._modes) > 1:
+                self._enter(mode)
+            self._modes = [mode]
+            warnings.warn(doubt, stacklevel=2)
+            return None
         if not causes and failure is not None:
             raise failure
         cause = next(filter(None, causes), "")
@@ -178,6 +191,11 @@ class Origin:
                 f"{self.rearranged[0]}. Compute it in forward, and let eval() change nothing else."
             )
         return cause
+
+    def _enter(self, mode: Callable[[nn.Module], nn.Module]) -> None:
+        """Let the recipe be in a mode, in place: networks share it."""
+        vars(self.recipe).update(vars(mode(self._made())))
+        _prepared(self.recipe, self._batchnorm)
 
     def _made(self) -> nn.Module:
         """The module anew: never an object that the user holds, since it will be given other weights.
@@ -199,10 +217,11 @@ class Origin:
         """The user's own weights, where they still exist."""
         return {key: tensor for key, reference in self._given.items() if (tensor := reference()) is not None}
 
-    def _difference(self, other: Origin, network: Network, x: Any) -> str | None:
+    def _difference(self, other: Origin, network: Network, x: Any, *, first: bool) -> str | None:
         """The cause why the recipe differs from a module at equal weights: empty if unknown, ``None`` if they do not differ.
 
-        The recipe is called with other weights first, which are then replaced in the same memory. So what it keeps is stale, by
+        A network that is random in its own mode is accepted here, for others to refuse; one that another mode made random is not. The
+        recipe is called with other weights first, which are then replaced in the same memory. So what it keeps is stale, by
         whatever it knows its weights: their names, addresses or versions.
         """
         truth = _Truth(other, network, x)
@@ -236,7 +255,7 @@ class Origin:
             found = _outputs(mine, truth.x)
         coarse = _REARRANGED if self.rearranged else 0.0
         if not _alike(found, _outputs(mine, truth.x), 0.0):
-            return None  # no function of its inputs, which is for others to say
+            return None if first else ""  # no function of its inputs, which is for others to say
         if reads or not _alike(found, truth.outputs, coarse):
             return self._cause(network, truth, reads)
         constant = all(
@@ -270,7 +289,9 @@ class Origin:
             _write(handed, truth.after)
             if not _alike(_outputs(mine, wide), _outputs(new, wide), coarse):
                 return self._keeps(changed(held, settings_of(self.recipe))[0])
-        idle = [key for key, tensor in truth.slope.gradients.items() if tensor.numel() and not bool(tensor.any())]
+        # By the recipe: a gradient that the module has and the recipe lacks may be too small to differ.
+        gradients = {key: slope.gradients[key] for key in truth.slope.gradients if key in slope.gradients}
+        idle = [key for key, tensor in gradients.items() if tensor.numel() and not bool(tensor.any())]
         if idle and not constant:
             wide = _varied(truth.x, _MORE, 2.0)  # a layer may be off at few inputs
             first = _outputs(mine, wide)
@@ -281,7 +302,7 @@ class Origin:
         return None
 
     def _without_influence(self, idle: Sequence[str], other: Origin, truth: _Truth) -> str | None:
-        """Warn of weights that do nothing; the sentence on what stands for them if the user's module kept it of a call before."""
+        """Doubt weights that do nothing; the sentence on what stands for them if the user's module kept it of a call before."""
         shapes = [tuple(truth.before[key].shape) for key in idle]
         now = settings_of(self.recipe)
         for name, value in settings_of(other._made()).items() if other.copies else ():
@@ -295,11 +316,10 @@ class Origin:
                 )
         sizes = {key: self.params[key].numel() for key in self.params}
         count = sum(sizes[key] for key in idle if key in sizes)
-        warnings.warn(
+        self._doubt = (
             f"{self.name} does not use {count:,} of its {sum(sizes.values()):,} weights on the inputs tried "
             f"({', '.join(idle[:3])}). Results are wrong if forward keeps what it computed from them in an earlier call. "
-            "Compute it anew in each call.",
-            stacklevel=2,
+            "Compute it anew in each call."
         )
         return None
 
@@ -381,10 +401,11 @@ class _Truth:
         alone = dataclasses.replace(
             network, module=module, params={}, buffers={}, members=None, readout=None, couples_inputs=couples
         )
-        self.outputs = _outputs(alone, self.x)
         remove_gradient_hooks(module)
         own = {key: tensor for key, tensor in module.named_parameters() if tensor.is_floating_point()}
+        # Before a call without gradients, which may leave numbers behind that have none.
         self.slope = _Slope.of(alone, self.x, {key: tensor.requires_grad_() for key, tensor in own.items()})
+        self.outputs = _outputs(alone, self.x)
 
 
 def _may_stand_for(shape: tuple[int, ...], idle: Sequence[tuple[int, ...]]) -> bool:
@@ -432,6 +453,13 @@ def _evaluated(module: nn.Module) -> nn.Module:
         return _without_its_eval(module)
 
 
+def _with_own_modes_in_training(module: nn.Module) -> nn.Module:
+    """Evaluation mode, but for layers with a ``train()`` of their own: some keep a product of their weights until they train again."""
+    for layer in module.modules():
+        layer.training = type(layer).train is not nn.Module.train
+    return module
+
+
 def _as_in_training(module: nn.Module) -> nn.Module:
     """The user's layers as in training, those of torch in evaluation mode: no dropout, BatchNorm by its statistics."""
     for layer in module.modules():
@@ -443,6 +471,7 @@ def _prepared(module: nn.Module, batchnorm: str) -> bool:
     """Prepare a module in evaluation mode for forward passes, in place; whether the inputs of a batch influence one another."""
     use_plain_layers(module)
     replace_fused_attention(module)
+    use_batched_experts(module)
     allow_stacked_masks(module)
     module.requires_grad_(False)
     layers = [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]

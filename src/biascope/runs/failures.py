@@ -12,15 +12,18 @@ FOREIGN = (Exception, SystemExit)
 
 
 def reason_of(error: BaseException) -> str:
-    r"""The reason of an error in foreign code: the first line of its message.
+    r"""The reason of an error in foreign code: the first line of its message, with the next one where it announces that.
 
     Example:
         >>> reason_of(RuntimeError("shapes differ.\nat line 3")), reason_of(KeyError("x")), reason_of(SystemExit(0))
         ('shapes differ', "KeyError: 'x'", 'sys.exit(0)')
+        >>> reason_of(ValueError("Invalid field:\n    size must be a number"))
+        'Invalid field: size must be a number'
     """
     if isinstance(error, SystemExit):
         return f"sys.exit({error.code!r})"
-    words = (str(error).strip().splitlines() or [""])[0].rstrip(".")
+    first, *more = [line.strip() for line in str(error).strip().splitlines()] or [""]
+    words = " ".join([first, *more[:1]] if first.endswith(":") else [first]).rstrip(".")
     if not words:
         return type(error).__name__
     return words if isinstance(error, RuntimeError | ValueError | TypeError) else f"{type(error).__name__}: {words}"

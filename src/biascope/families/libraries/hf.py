@@ -37,6 +37,8 @@ from biascope.runs.randomness import forked_rng
 
 EXAMPLE = "hf:path/to/folder"
 POSITIONS = 16  # of a text, where none are asked for
+#: The entries of a configuration that say the shape of an input, by the name under which a model takes it.
+_SERIES = {"input_values": ("max_length", "num_mel_bins"), "past_values": ("context_length", "num_input_channels")}
 _WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
 
 
@@ -226,7 +228,7 @@ def model_of(source: str, name: str, make: Any, asked: Asked, *, trained: bool =
     config = model.config
     if taken_by(model) == "inputs_embeds" and not _has_embeddings(model):
         raise ValueError(f"{source} takes more than one kind of input. Build the part to measure in file.py:build.")
-    if getattr(config, "is_encoder_decoder", False):
+    if getattr(config, "is_encoder_decoder", False) and taken_by(model) != "pixel_values":
         make = functools.partial(_encoder, make)
         model, usual = _encoder(lambda: model), ", ".join(filter(None, ("encoder", usual)))
     scale, causal = table_scale(model), is_causal(config, model)
@@ -245,7 +247,10 @@ def model_of(source: str, name: str, make: Any, asked: Asked, *, trained: bool =
         x = torch.zeros(1, *shape, dtype=torch.long if readout.ids else torch.float32)
         try:
             with torch.no_grad(), forked_rng(0):
-                outputs = model(**{tensor.takes: x})
+                found = model(**{tensor.takes: x})
+                if not whole and tensor.takes == "inputs_embeds" and shape[0] > 1:
+                    model(**{tensor.takes: x[:, :-1]})  # some fill texts up to a length, with tokens of their own
+                outputs = found
         except FOREIGN as error:
             if whole or taken_by(model) != "inputs_embeds":
                 raise ValueError(
@@ -294,6 +299,8 @@ def _axes(model: Any, tensor: OneTensor, shape: tuple[int, ...]) -> tuple[Axis, 
         "past_values": ("time", "feature"),
     }
     names = known.get(tensor.takes, ())
+    if len(shape) == len(names) + 1:
+        names = {"pixel_values": ("frame", *names), "input_values": ("time", "band")}.get(tensor.takes, ())
     return tuple(map(Axis, names)) if len(names) == len(shape) else ()
 
 
@@ -311,18 +318,39 @@ def _shape(source: str, model: Any, readout: TextReadout, asked: tuple[int, ...]
                 f"The configuration of {source} does not say how large its images are. Pass --input 3x224x224."
             )
         sides = tuple(side) if isinstance(side, list | tuple) else (side or 224, side or 224)
-        return image_shape(source, asked, (int(getattr(config, "num_channels", 3)), *sides))
+        image = (int(getattr(config, "num_channels", 3)), *sides)
+        frames = getattr(config, "num_frames", None)
+        return (
+            image_shape(source, asked, image) if frames is None else _video_shape(source, asked, (int(frames), *image))
+        )
     if takes == "input_features" and hasattr(config, "num_mel_bins"):
         usual = (int(config.num_mel_bins), 2 * int(getattr(config, "max_source_positions", 1500)))
         if asked not in (None, usual):
             raise ValueError(f"{source} takes spectra of {usual[0]}×{usual[1]}, got {asked}. Leave --input out.")
         return usual
+    usual = _SERIES.get(takes, ())
+    if asked is None and all(isinstance(getattr(config, name, None), int) for name in usual) and usual:
+        return tuple(getattr(config, name) for name in usual)
     if asked is None:
         raise ValueError(
             f"The configuration of {source} does not say how long its inputs ({takes}) are. Pass --input, such as --input 4000 for a "
             "sound or 512x1 for a time series, or build it in file.py:build."
         )
     return asked
+
+
+def _video_shape(source: str, asked: tuple[int, ...] | None, usual: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a video that a model is asked to take, else the usual one.
+
+    Raises:
+        ValueError: If it is no shape of a video.
+    """
+    if asked is not None and len(asked) != 4:
+        raise ValueError(
+            f"{source} takes videos, frames × channels × height × width, got {'×'.join(map(str, asked))}. Pass --input "
+            f"{'x'.join(map(str, usual))}."
+        )
+    return asked or usual
 
 
 def _has_embeddings(model: Any) -> bool:

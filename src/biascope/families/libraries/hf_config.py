@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from biascope.families.libraries.hf import initial, library, model_of, with_settings
+from biascope.families.libraries.hf import POSITIONS, initial, library, model_of, with_settings
 from biascope.families.libraries.packages import silent
 from biascope.families.named_model import Asked, NamedModel, in_words, label_of
 from biascope.runs.failures import FOREIGN, reason_of
@@ -35,16 +35,27 @@ def named(rest: str, asked: Asked) -> NamedModel:
         raise ValueError(
             f"transformers must have an architecture {rest!r}, and has none. Did you mean hf-config:{near[0]}?"
         )
-    given = asked.shape or ()
-    image = {"num_channels": given[0], "image_size": given[1]} if len(given) == 3 else {}
-    own = {key: value for key, value in image.items() if hasattr(known[rest](), key)}
+    own = _of_images(known[rest](), asked.shape or ())
     config = _configuration(source, known[rest], {**own, **asked.settings}, asked.full)
+    kinds = transformers.MODEL_MAPPING.get(type(config), None)
+    if isinstance(kinds, tuple) and not config.architectures:  # the library asks which of several models it is
+        config.architectures = [kinds[0].__name__]
     ways = "Change --set" if asked.settings else "Build it in file.py:build"
     remedy = ways if asked.full or asked.settings else "Set sizes with --set, or pass --full for the library's own"
     model = _without_weights(source, config, transformers, remedy)
     make = functools.partial(initial, transformers.AutoModel, config)
     told = "" if asked.full else _sizes_in_words(config, model) or ("" if asked.settings else "sizes of the library")
     return model_of(source, label_of(rest, asked.named), make, asked, trained=False, usual=told)
+
+
+def _of_images(config: Any, shape: tuple[int, ...]) -> dict[str, Any]:
+    """The entries by which an architecture takes images of a shape, or videos with an axis of frames before it."""
+    if len(shape) not in (3, 4):
+        return {}
+    *frames, channels, height, width = shape
+    sides = [height, width] if isinstance(getattr(config, "image_size", None), list | tuple) else height
+    asked = {"num_frames": frames[0] if frames else None, "num_channels": channels, "image_size": sides}
+    return {key: value for key, value in asked.items() if value is not None and hasattr(config, key)}
 
 
 #: The names of sizes that every configuration of transformers understands.
@@ -66,8 +77,12 @@ def small(
         sizes[r"^hidden_dim$"] = 4 * hidden_size
     how = dict(zip(_USUAL, (hidden_size, num_hidden_layers, num_attention_heads), strict=True))
     entries: dict[str, Any] = {}
-    if isinstance(getattr(config, "vocab_size", None), int):  # inputs are embeddings: the table of tokens is never read
+    if isinstance(
+        getattr(config, "vocab_size", ()), int | None
+    ):  # inputs are embeddings: the table of tokens is never read
         entries["vocab_size"] = max(VOCABULARY, 1 + (getattr(config, "pad_token_id", None) or 0))
+    if isinstance(getattr(config, "attention_window", None), int):  # texts are padded to a multiple of it
+        entries["attention_window"] = POSITIONS
     width = getattr(config, "hidden_size", None)
     for key, value in config.to_dict().items():
         nested: Any = getattr(config, key, None)
@@ -78,7 +93,10 @@ def small(
             is_width = value == width and re.search(
                 r"(hidden_size|dim|d_model|n_embd|output_size|embedding_size)$", key
             )
-            if is_width or size is not None:
+            rotated = key == "head_dim" and value == getattr(
+                config, "qk_rope_head_dim", None
+            )  # a part of each head, by its name
+            if (is_width or size is not None) and not rotated:
                 entries[key] = hidden_size if is_width else size
     return entries
 
