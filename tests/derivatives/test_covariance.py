@@ -19,6 +19,8 @@ from biascope.derivatives.operators import GradientCovariance
 from biascope.derivatives.spectrum import eigenpairs
 from biascope.families.family import Family
 from biascope.kernels.selftest import selftest
+from biascope.measures.average_geometry import average_geometry
+from biascope.measures.mean_gradient import mean_gradient
 from biascope.networks import builder
 from biascope.runs.run import Run
 from biascope.tasks.probe import Probe
@@ -381,3 +383,22 @@ def test_a_stock_transformer_layer_is_measured_and_its_settings_are_restored() -
         assert float(stacked.abs().max()) > 0
     assert all(check.passed for check in selftest(family, (5, 8)))
     assert (torch.backends.mha.get_fastpath_enabled(), torch.backends.cuda.flash_sdp_enabled()) == before
+
+
+def test_two_measurements_take_exact_gradients_at_the_same_few_inputs_once(
+    family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[range] = []
+    found = GradientSampler._found
+
+    def counted(self: GradientSampler, start: int, stop: int, advance: object) -> torch.Tensor:
+        taken.append(range(start, stop))
+        return found(self, start, stop, advance)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(GradientSampler, "_found", counted)
+    probe = Probe.gaussian((1, 8, 8), num=2, fresh=True, seed=3)
+    mean_gradient(family, probe, draws=16, run=CPU)
+    average_geometry(family, probe, draws=16, run=CPU)  # its differences would have a step, which an exact gradient has not
+    assert [draw for part in taken for draw in part] == list(range(16))
+    average_geometry(family, probe, draws=16, estimator="difference", run=CPU)
+    assert len([draw for part in taken for draw in part]) == 32

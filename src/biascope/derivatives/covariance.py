@@ -80,7 +80,8 @@ class GradientSampler:
         self.rounded = 0.0  # length of what rounding of the outputs adds to a difference
         self._draws = family.draws(seed=seed, run=run)
         self._kept = run.room(_KEPT_BYTES)
-        self._how = estimator, step, readout, seed, run.torch_device, run.precision
+        half = step if estimator == "difference" else None  # an exact gradient has no step
+        self._how = estimator, half, readout, seed, run.torch_device, run.precision
         with plain_attention(), self._random_state(0):
             self._pass = pass_tried(family.template.to(run.torch_device, run.dtype), self.first_inputs())
             self._fitting = self._pass.inputs_at_once(run)

@@ -17,7 +17,7 @@ from typing_extensions import override
 _NORMALISATIONS = ("batch_norm", "instance_norm")  # in the names of functions, and of operators in exported graphs
 
 
-class RightGradientsOfOne(TorchFunctionMode):  # type: ignore[no-untyped-call]
+class RightGradientsOfOne(TorchFunctionMode):
     """Let normalisations by the statistics of channels have right gradients at a batch of one.
 
     Example:
@@ -42,7 +42,7 @@ class RightGradientsOfOne(TorchFunctionMode):  # type: ignore[no-untyped-call]
 
 def _laid_out_anew(found: Tensor) -> Tensor:
     """The same numbers. The gradient of a flattened tensor lies in one row, and so does what is made of it."""
-    return found.flatten(1).unflatten(1, found.shape[1:]) if found.dim() > 3 else found
+    return found.flatten(1).reshape(found.shape) if found.dim() > 3 else found
 
 
 def is_one(inputs: Any) -> bool:

@@ -164,7 +164,7 @@ class Origin:
                 self._enter(mode)
             self._doubt = ""
             try:
-                cause = self._difference(other, network, x, first=number == 0)
+                cause = self._difference(other, network, x, own_mode=number == 0)
             except ValueError as error:  # its forward pass fails in this mode
                 failure = error
                 continue
@@ -217,7 +217,7 @@ class Origin:
         """The user's own weights, where they still exist."""
         return {key: tensor for key, reference in self._given.items() if (tensor := reference()) is not None}
 
-    def _difference(self, other: Origin, network: Network, x: Any, *, first: bool) -> str | None:
+    def _difference(self, other: Origin, network: Network, x: Any, *, own_mode: bool) -> str | None:
         """The cause why the recipe differs from a module at equal weights: empty if unknown, ``None`` if they do not differ.
 
         A network that is random in its own mode is accepted here, for others to refuse; one that another mode made random is not. The
@@ -255,7 +255,7 @@ class Origin:
             found = _outputs(mine, truth.x)
         coarse = _REARRANGED if self.rearranged else 0.0
         if not _alike(found, _outputs(mine, truth.x), 0.0):
-            return None if first else ""  # no function of its inputs, which is for others to say
+            return None if own_mode else ""  # no function of its inputs, which is for others to say
         if reads or not _alike(found, truth.outputs, coarse):
             return self._cause(network, truth, reads)
         constant = all(

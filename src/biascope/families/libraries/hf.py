@@ -320,17 +320,17 @@ def _shape(source: str, model: Any, readout: TextReadout, asked: tuple[int, ...]
         sides = tuple(side) if isinstance(side, list | tuple) else (side or 224, side or 224)
         image = (int(getattr(config, "num_channels", 3)), *sides)
         frames = getattr(config, "num_frames", None)
-        return (
-            image_shape(source, asked, image) if frames is None else _video_shape(source, asked, (int(frames), *image))
-        )
+        if frames is not None:
+            return _video_shape(source, asked, (int(frames), *image))
+        return image_shape(source, asked, image)
     if takes == "input_features" and hasattr(config, "num_mel_bins"):
         usual = (int(config.num_mel_bins), 2 * int(getattr(config, "max_source_positions", 1500)))
         if asked not in (None, usual):
             raise ValueError(f"{source} takes spectra of {usual[0]}×{usual[1]}, got {asked}. Leave --input out.")
         return usual
-    usual = _SERIES.get(takes, ())
-    if asked is None and all(isinstance(getattr(config, name, None), int) for name in usual) and usual:
-        return tuple(getattr(config, name) for name in usual)
+    said = tuple(getattr(config, name, None) for name in _SERIES.get(takes, ()))
+    if asked is None and said and all(isinstance(length, int) for length in said):
+        return said
     if asked is None:
         raise ValueError(
             f"The configuration of {source} does not say how long its inputs ({takes}) are. Pass --input, such as --input 4000 for a "
