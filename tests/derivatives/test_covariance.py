@@ -398,7 +398,9 @@ def test_two_measurements_take_exact_gradients_at_the_same_few_inputs_once(
     monkeypatch.setattr(GradientSampler, "_found", counted)
     probe = Probe.gaussian((1, 8, 8), num=2, fresh=True, seed=3)
     mean_gradient(family, probe, draws=16, run=CPU)
-    average_geometry(family, probe, draws=16, run=CPU)  # its differences would have a step, which an exact gradient has not
+    average_geometry(
+        family, probe, draws=16, run=CPU
+    )  # its differences would have a step, which an exact gradient has not
     assert [draw for part in taken for draw in part] == list(range(16))
     average_geometry(family, probe, draws=16, estimator="difference", run=CPU)
     assert len([draw for part in taken for draw in part]) == 32

@@ -104,6 +104,22 @@ class TestTimm:
         assert "timm:resnet18" in refused("timm:")
         assert "Did you mean timm:resnet18.a1_in1k?" in refused("timm:resnet18.nope")
 
+    def test_attention_that_keeps_its_biases_until_it_trains_has_their_gradients(self) -> None:
+        attention = importlib.import_module("timm.models.efficientformer").Attention
+
+        class Small(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.patches, self.norm = nn.Conv2d(3, 8, 2, stride=2), nn.BatchNorm2d(8)
+                self.attention, self.head = attention(dim=8, key_dim=4, num_heads=2, resolution=4), nn.Linear(8, 2)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                tokens = self.norm(self.patches(x)).flatten(2).transpose(1, 2)
+                return self.head(self.attention(tokens).square().mean(1))
+
+        checks = selftest(biascope.Family.initialised(Small, name="small"), (3, 8, 8))
+        assert not [check.name for check in checks if check.failed]
+
 
 class TestTorchvision:
     @pytest.fixture(autouse=True)
@@ -164,8 +180,43 @@ class TestTransformers:
         family = family_of("hf-config:patchtst", shape=(32, 1), settings={"hidden_size": 16})
         assert family.name.endswith("all 512 numbers of its last layer)")
         assert [axis.name for axis in family.axes] == ["time", "feature"]
-        assert "Pass --input" in refused("hf-config:patchtst")
-        assert refused("hf-config:funnel").endswith("pass --full for the library's own.")
+
+    def test_a_configuration_says_the_shape_of_videos_spectrograms_and_series(self) -> None:
+        assert usual_shape("hf-config:patchtst") == (32, 1)
+        assert usual_shape("hf-config:audio-spectrogram-transformer") == (1024, 128)
+        settings = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+        video = family_of("hf-config:videomae", shape=(2, 3, 32, 32), settings=settings)
+        assert video.first_outputs(torch.zeros(2, 2, 3, 32, 32)).shape == (2, 16)
+        assert [axis.name for axis in video.axes] == ["frame", "channel", "height", "width"]
+        assert "frames × channels × height × width, got 3×32×32" in refused(
+            "hf-config:videomae", shape=(3, 32, 32), settings=settings
+        )
+        yolos = family_of("hf-config:yolos", shape=(3, 32, 48), settings=settings)  # its sides are two numbers
+        assert yolos.first_outputs(torch.zeros(1, 3, 32, 48)).shape == (1, 16)
+
+    @pytest.mark.parametrize(
+        ("kind", "settings"),
+        [("esm", {}), ("deepseek_v3", {"num_hidden_layers": 1}), ("funnel", {"block_sizes": (1, 1)})],
+    )
+    def test_entries_that_a_library_leaves_open_are_filled_in(self, kind: str, settings: dict[str, Any]) -> None:
+        family = family_of(f"hf-config:{kind}", settings=settings)
+        assert family.first_outputs(torch.zeros(1, 16, 128)).shape == (1, 128)
+
+    def test_texts_that_a_model_fills_up_are_taken_at_any_length(self) -> None:
+        family = family_of("hf-config:longformer", settings={"hidden_size": 16, "num_hidden_layers": 1})
+        network = family.draw(1, seed=0, run=CPU).member(0)
+        x = torch.randn(1, 18, 16, generator=torch.Generator().manual_seed(0))
+        found = network(x)
+        mask = torch.ones(1, 20)
+        mask[:, 18:] = 0
+        longer = torch.cat([x, torch.ones(1, 2, 16)], dim=1)
+        torch.testing.assert_close(network({"x": longer, "attention_mask": mask}), found, rtol=1e-4, atol=1e-5)
+
+    def test_a_mixture_of_experts_has_every_derivative(self) -> None:
+        settings = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_local_experts": 3}
+        family = family_of("hf-config:mixtral", shape=(4, 16), settings=settings)
+        checks = selftest(family, (4, 16))
+        assert not [check.name for check in checks if not check.passed]
 
     def test_heads_of_widened_layers_fit(self) -> None:
         assert family_of("hf-config:mamba2").name == "mamba2 (2 layers of width 128, at the last position)"

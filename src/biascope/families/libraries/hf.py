@@ -248,8 +248,8 @@ def model_of(source: str, name: str, make: Any, asked: Asked, *, trained: bool =
         try:
             with torch.no_grad(), forked_rng(0):
                 found = model(**{tensor.takes: x})
-                if not whole and tensor.takes == "inputs_embeds" and shape[0] > 1:
-                    model(**{tensor.takes: x[:, :-1]})  # some fill texts up to a length, with tokens of their own
+                if not whole and tensor.takes == "inputs_embeds" and shape[0] > 2:
+                    model(**{tensor.takes: x[:, :-2]})  # some fill texts up to a length, with tokens of their own
                 outputs = found
         except FOREIGN as error:
             if whole or taken_by(model) != "inputs_embeds":
@@ -328,8 +328,9 @@ def _shape(source: str, model: Any, readout: TextReadout, asked: tuple[int, ...]
         if asked not in (None, usual):
             raise ValueError(f"{source} takes spectra of {usual[0]}×{usual[1]}, got {asked}. Leave --input out.")
         return usual
-    said = tuple(getattr(config, name, None) for name in _SERIES.get(takes, ()))
-    if asked is None and said and all(isinstance(length, int) for length in said):
+    lengths = [getattr(config, name, None) for name in _SERIES.get(takes, ())]
+    said = tuple(length for length in lengths if isinstance(length, int))
+    if asked is None and said and len(said) == len(lengths):
         return said
     if asked is None:
         raise ValueError(
