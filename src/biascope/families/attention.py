@@ -1,4 +1,4 @@
-"""Attention of transformers models inside a network: which implementation computes it, and what derivatives need of it.
+"""Attention and experts of transformers models inside a network: which implementation computes them, and what derivatives need.
 
 A network's forward pass is a copy of the user's module, and only the copy is changed here. The library itself is asked and told
 through its own registers; where it was not imported, no module can be one of its models.
@@ -47,16 +47,16 @@ def replace_fused_attention(module: nn.Module) -> None:
         use_eager_attention(module)
 
 
-def use_batched_experts(module: nn.Module) -> None:
-    """Let a mixture of experts multiply by the weights of each token's experts, in place, where its library offers that.
+def use_eager_experts(module: nn.Module) -> None:
+    """Let a mixture of experts call them one after another, in place, where its library offers that.
 
-    The usual kernel sorts tokens by their experts. It has no forward mode, no float64 and no rule for stacks.
+    The usual kernel sorts tokens by their experts. It has no forward mode and no float64.
     """
     for model in _models_in(module):
         with contextlib.suppress(
             Exception
         ):  # the library says in many ways that a model has no experts, or one way alone
-            model.set_experts_implementation("batched_mm")
+            model.set_experts_implementation(EAGER)
 
 
 def allow_stacked_masks(module: nn.Module) -> None:

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from biascope.families.acceptance import copied, shape_of
-from biascope.families.attention import allow_stacked_masks, attention_of, replace_fused_attention, use_batched_experts
+from biascope.families.attention import allow_stacked_masks, attention_of, replace_fused_attention, use_eager_experts
 from biascope.families.gradient_hooks import remove_gradient_hooks
 from biascope.families.inputs import cloned, on_tensors, taken
 from biascope.families.plain_layers import use_plain_layers
@@ -471,7 +471,7 @@ def _prepared(module: nn.Module, batchnorm: str) -> bool:
     """Prepare a module in evaluation mode for forward passes, in place; whether the inputs of a batch influence one another."""
     use_plain_layers(module)
     replace_fused_attention(module)
-    use_batched_experts(module)
+    use_eager_experts(module)
     allow_stacked_masks(module)
     module.requires_grad_(False)
     layers = [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]

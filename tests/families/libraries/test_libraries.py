@@ -216,7 +216,9 @@ class TestTransformers:
         settings = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_local_experts": 3}
         family = family_of("hf-config:mixtral", shape=(4, 16), settings=settings)
         checks = selftest(family, (4, 16))
-        assert not [check.name for check in checks if not check.passed]
+        # Which experts a token takes differs between members, so these are computed one by one.
+        assert [check.name for check in checks if not check.passed] == ["a stack equals its members"]
+        assert not [check.name for check in checks if check.failed]
 
     def test_heads_of_widened_layers_fit(self) -> None:
         assert family_of("hf-config:mamba2").name == "mamba2 (2 layers of width 128, at the last position)"
