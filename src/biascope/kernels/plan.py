@@ -25,6 +25,9 @@ from biascope.runs.run import Run
 _OTHERWISE, _NO_RULE = "is used outside of the known layers", "no rule of its layer holds here"
 _INFLUENCE = "samples of a batch influence one another"
 _LARGER = 32  # samples
+_TRIED = (
+    2**28
+)  # numbers of a tile that a proof forms; rules that need more have so many positions that they are never the cheapest
 _COUPLED = (
     "The network's outputs depend on the other samples of a batch, and a tangent kernel compares single samples. "
     "Each sample is therefore passed alone, which is slower. Remove the dependence if this is not what you want."
@@ -124,6 +127,8 @@ def _proven(proof: Proof, uses: Sequence[Uses], name: str, cost: Callable[[Rule]
     if not all(signatures) or signatures[0] != proof.alone.signature(name, 1):
         return None
     for rule in sorted(possible_rules(uses[0], name, few.count, shape), key=cost):
+        if isinstance(rule, PairRule) and rule.pair_size * few.count**2 > _TRIED:
+            continue
         try:
             error = _rule_error(proof, rule, uses, name)
         except RuntimeError as failure:  # a layer that is called on some of the samples may not fit into it

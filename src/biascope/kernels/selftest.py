@@ -171,7 +171,8 @@ def _identities(
         "weight jvp equals differences",
         slope,
         lambda: weight_agreement(network, x, lambda *at: weight_jvp(*at)[1], arithmetic, seed),
-        "forward mode does not match forward",
+        "forward mode does not match forward, or forward detaches a part of its weights, as DoRA does: kernels then follow the "
+        "gradients that training takes, which are not those of the outputs",
         _BENT[WEIGHT],
         needed=False,
     )
