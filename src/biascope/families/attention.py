@@ -53,9 +53,7 @@ def use_eager_experts(module: nn.Module) -> None:
     The usual kernel sorts tokens by their experts. It has no forward mode and no float64.
     """
     for model in _models_in(module):
-        with contextlib.suppress(
-            Exception
-        ):  # the library says in many ways that a model has no experts, or one way alone
+        with contextlib.suppress(Exception):  # the library says in many ways that a model has no experts
             model.set_experts_implementation(EAGER)
 
 

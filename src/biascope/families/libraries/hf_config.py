@@ -77,9 +77,8 @@ def small(
         sizes[r"^hidden_dim$"] = 4 * hidden_size
     how = dict(zip(_USUAL, (hidden_size, num_hidden_layers, num_attention_heads), strict=True))
     entries: dict[str, Any] = {}
-    if isinstance(
-        getattr(config, "vocab_size", ()), int | None
-    ):  # inputs are embeddings: the table of tokens is never read
+    # Inputs are embeddings: the table of tokens is never read.
+    if isinstance(getattr(config, "vocab_size", ()), int | None):
         entries["vocab_size"] = max(VOCABULARY, 1 + (getattr(config, "pad_token_id", None) or 0))
     if isinstance(getattr(config, "attention_window", None), int):  # texts are padded to a multiple of it
         entries["attention_window"] = POSITIONS
@@ -93,9 +92,8 @@ def small(
             is_width = value == width and re.search(
                 r"(hidden_size|dim|d_model|n_embd|output_size|embedding_size)$", key
             )
-            rotated = key == "head_dim" and value == getattr(
-                config, "qk_rope_head_dim", None
-            )  # a part of each head, by its name
+            # Of some heads a part alone is rotated, and a second entry has its name.
+            rotated = key == "head_dim" and value == getattr(config, "qk_rope_head_dim", None)
             if (is_width or size is not None) and not rotated:
                 entries[key] = hidden_size if is_width else size
     return entries
