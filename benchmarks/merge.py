@@ -6,8 +6,9 @@
     python benchmarks/merge.py --quick                   # sizes that take seconds
 
 apply    `biascope merge apply` on a base and two models, each in shards: θ₀ + 0.4 (A − θ₀) − 0.3 (B − θ₀), with its report. Asked:
-         at most 500 MiB of anonymous memory for a billion parameters. Against the usual way: torch.load of all three, the sum, and
-         torch.save. Both run in a fresh process that samples RssAnon of /proc/self/status every 5 ms; what its imports take is told.
+         at most 500 MiB of anonymous memory for a billion parameters, also for `merge doctor` on all four. Against the usual way:
+         torch.load of all three, the sum, and torch.save. Both run in a fresh process that samples RssAnon of /proc/self/status every
+         5 ms; what its imports take is told.
 
          First both ways must give the same weights, bit for bit, on a small model.
 map      ξ of two tasks on a 20 × 20 grid with 2,048 points each, for EfficientNet-Lite0 at 96 pixels; asked: at most 5 minutes on the
@@ -129,7 +130,17 @@ def loaded(folder):
     torch.save(base, folder / "loaded.pt")
 
 
+def examined(folder):
+    """The doctor on the base, the two models and their merge."""
+    from biascope.editing.doctor import diagnosis_of
+
+    models = {folder / name: weight for name, weight in WEIGHTS.items()}
+    found = diagnosis_of(list(models), base=folder / "base", merged=folder / "streamed", coefficients=models)
+    assert found.status("no_change") == "clean", found.findings
+
+
 WAYS = {"streamed": streamed, "loaded": loaded}
+CHILDREN = {**WAYS, "doctor": examined}
 
 
 def in_fresh_process(way, folder):
@@ -175,7 +186,9 @@ def measure_apply(options):
             prepare(Path(root_folder), options.numbers, dtype)
             cost = in_fresh_process("streamed", Path(root_folder))
             row("streamed", options.numbers, dtype, cost)
+            row("doctor", options.numbers, dtype, examining := in_fresh_process("doctor", Path(root_folder)))
         assert cost["peak"] < 500 * MIB, "merge apply must stay below 500 MiB of anonymous memory"
+        assert examining["peak"] < 500 * MIB, "merge doctor must stay below 500 MiB of anonymous memory"
 
 
 def timed(work, run):
@@ -316,7 +329,7 @@ def main():
     options = parser.parse_args()
     if options.child:
         way, folder = options.child
-        print(json.dumps(measured(lambda: WAYS[way](Path(folder)))))
+        print(json.dumps(measured(lambda: CHILDREN[way](Path(folder)))))
         return
     if options.quick:
         options.loaded = 5e6

@@ -87,5 +87,6 @@ def test_what_counts_as_failure(folder):
     assert told("new", "--headers")[0] == 0
     words = ("doctor", "lora", "--fail-on", "all")
     refused(folder, r"^--fail-on must be fault, warning or never, got 'all'\. Pass --fail-on warning\.$", *words)
+    refused(folder, r"^The weight of a source must be finite, got nan\. Pass A=0\.4\.$", "doctor", "lora=nan")
     refused(folder, r"^The doctor needs at least one folder", "doctor")
     refused(folder, r"^The folder must exist, but none does not", "doctor", "none")

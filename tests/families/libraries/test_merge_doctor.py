@@ -47,7 +47,9 @@ def adapted(model: Any, seed: int = 1, size: float = 0.03, **settings: Any) -> A
     wrapped = peft.get_peft_model(model, peft.LoraConfig(**(usual | settings)))
     torch.manual_seed(seed)
     for name, tensor in wrapped.named_parameters():
-        if ".lora_" in name:
+        if ".lora_magnitude" in name:
+            tensor.data *= 1 + size * torch.randn_like(tensor)
+        elif ".lora_" in name:
             tensor.data = size * torch.randn_like(tensor)
     return wrapped
 
@@ -155,6 +157,19 @@ def test_variants_combined(made, tmp_path, name):
     assert "fault" not in found("variant_lost", tmp_path / "a", merged=same)
 
 
+def test_norms_of_dora_that_a_merger_ignores(made, tmp_path):
+    wrapped = adapted(llama(), 3, use_dora=True)
+    wrapped.save_pretrained(tmp_path / "a")
+    named(tmp_path / "a", made / "base")
+    wrapped.merge_and_unload().save_pretrained(tmp_path / "right")
+    plain = adapted(llama(), 3)
+    tensors = load_file(tmp_path / "a" / "adapter_model.safetensors")
+    peft.set_peft_model_state_dict(plain, {name: each for name, each in tensors.items() if "magnitude" not in name})
+    plain.merge_and_unload().save_pretrained(tmp_path / "wrong")
+    assert found("variant_lost", tmp_path / "a", merged=tmp_path / "right") == "clean"
+    assert found("variant_lost", tmp_path / "a", merged=tmp_path / "wrong") == "fault adapter_config.json: use_dora"
+
+
 def test_alpha_lost(made, tmp_path):
     for file, alpha in (("a", 0.25), ("unscaled", RANK)):  # s = 1/16, and lost: s = 1
         wrapped = adapted(llama(), 1, lora_alpha=alpha)
@@ -207,6 +222,10 @@ def test_adapter_that_fits_no_module(made, tmp_path):
     assert found("no_module", tmp_path / "classifier", base=tmp_path / "bert") == "clean"
     assert found("no_module", tmp_path / "classifier", base=made / "base").startswith(
         "fault adapter_model.safetensors: bert.enc"
+    )
+    llama(hidden_size=64).save_pretrained(tmp_path / "wide")
+    assert found("no_module", made / "a", base=tmp_path / "wide").startswith(
+        "fault adapter_model.safetensors: base_model"
     )
 
 
@@ -302,6 +321,7 @@ def test_adapter_of_a_quantised_base(made, tmp_path):
     edit(quantised / "config.json", quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})
     assert found("quantised_base", made / "a", base=quantised) == "warning config.json: quantization_config"
     assert found("quantised_base", made / "a", base=made / "merged") == "cannot be seen"
+    assert found("no_change", made / "merged", base=quantised) == "cannot be seen"
 
 
 def test_mixture_of_experts(tmp_path):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from biascope.editing.adapters import CONFIG, Update, on_base, updates
+from biascope.editing.adapters import CONFIG, AdaptedWeight, Update, on_base, updates
 from biascope.editing.doctor import adapters, experts, vocabulary
 from biascope.editing.doctor.changes import Broken, changes_of, count_broken
 from biascope.editing.doctor.diagnosis import CLEAN, FAULT, UNSEEN, WARNING, Diagnosis, Sign
 from biascope.editing.doctor.folder import BASE, MERGED, MODEL_CONFIG, Folder
-from biascope.editing.doctor.scales import LoraScale, signs_of_output
+from biascope.editing.doctor.scales import LoraScale, fit_of, signs_of_output
 from biascope.editing.doctor.vectors import facts_of, signs_of_vectors
 from biascope.families import weights
 from biascope.families.checkpoint import Checkpoint
@@ -70,6 +72,8 @@ def diagnosis_of(
         >>> [(sign.case, sign.level, sign.key) for sign in found.findings]
         [('no_change', 'fault', 'base_model.model.q.lora_B.weight')]
     """
+    if odd := [weight for weight in (coefficients or {}).values() if not math.isfinite(weight)]:
+        raise ValueError(f"The weight of a source must be finite, got {odd[0]}. Pass A=0.4.")
     if not sources and merged is None:
         raise ValueError("The doctor needs at least one folder, got none. Pass a model or an adapter.")
     known = {Path(path): weight for path, weight in (coefficients or {}).items()}
@@ -154,7 +158,7 @@ def _signs_of_numbers(
             read[base.name] = set(base.checkpoint.tensors)
             read |= {folder.name: set(base.checkpoint.tensors) for folder in here if not folder.adapted}
     if output is not None and output.adapted and sources and all(source.adapted for source in sources):
-        _compare_updates(output, sources, broken, signs, run)
+        facts += _compare_updates(output, sources, broken, signs, run)
     for folder in [*([] if base is None else [base]), *models]:
         if folder.checkpoint is None:
             continue
@@ -179,6 +183,9 @@ def _on_base(base: Folder, models: Sequence[Folder], signs: list[Sign]) -> tuple
         if start is None or folder.checkpoint is None:
             continue
         try:
+            for each in (base, folder):
+                if each.quantised:
+                    raise ValueError(f"{each.name} is quantised ({each.quantised}).")
             if folder.adapted:
                 model = on_base(folder.checkpoint, start)
             else:
@@ -187,10 +194,10 @@ def _on_base(base: Folder, models: Sequence[Folder], signs: list[Sign]) -> tuple
         except _ODD as error:
             if folder.adapted and any(sign.is_finding and sign.case == "no_module" for sign in signs):
                 continue  # said already
-            signs += [
-                Sign(case, UNSEEN, f"{folder.name} cannot be compared with {base.name}: {error}")
-                for case in ("rounding", "no_change" if not folder.adapted else "alpha_lost")
-            ]
+            scale = ("scaled_twice", "variant_lost", "alpha_lost") if MERGED in [each.role for each in models] else ()
+            more = ("wrong_base", "no_change") if not folder.adapted else ()
+            why = f"The numbers of {folder.name} cannot be compared with those of {base.name}: {error}"
+            signs += [Sign(case, UNSEEN, why) for case in ("rounding", *scale, *more)]
             continue
         here.append(folder)
         taken.append(model)
@@ -229,52 +236,68 @@ def _compare(
     sources = [folder for folder in here if folder.role != MERGED]
     output = here[0] if here[0].role == MERGED else None
     shares = _shares(sources)
-    start = base.checkpoint
     renamed = [
         Checkpoint(folder.name, model.tensors, model.metadata, model.path)
         for folder, model in zip(here, taken, strict=True)
     ]
-    changes = changes_of(
-        start, None if output is None else renamed[0], renamed[output is not None :], shares, broken, run=run
-    )
-    if changes is None:
-        signs.append(
-            Sign(
-                "wrong_base",
-                FAULT,
-                f"No weight of {here[0].name} has a name and a shape of {base.name}.",
-                here[0].file(),
-            )
-        )
+    given = renamed[output is not None :]
+    # Beside the change by DoRA, what it would be if the norms of its outputs were ignored.
+    plain = [_without_norms(model) for model in given] if output is not None else []
+    plain = plain if any(one is not two for one, two in zip(plain, given, strict=False)) else []
+    coefficients = [*shares, *([0.0] * len(plain))]
+    first = None if output is None else renamed[0]
+    whole = changes_of(base.checkpoint, first, [*given, *plain], coefficients, broken, run=run)
+    if whole is None:
+        says = f"No weight of {here[0].name} has a name and a shape of {base.name}."
+        signs.append(Sign("wrong_base", FAULT, says, here[0].file()))
         return []
     if "" in broken.found:
         broken.found[base.name] = broken.found.pop("")
+    changes = whole.at(range(len(here)))
     found = list(signs_of_vectors(changes, base, here, shares))
     signs += found
-    if output is not None and sources and changes.changed[:, 0].any():
-        scales = [_scales(folder, model) for folder, model in zip(here, taken, strict=True) if folder is not output]
-        signs += signs_of_output(changes, output, sources, scales)
-    return [
+    facts = [
         *facts_of(changes, base, here),
         *(sign.says for sign in found if sign.case == "rounding" and not sign.is_finding),
     ]
+    if output is not None and sources and changes.changed[:, 0].any():
+        scales = [_scales(folder, model) for folder, model in zip(here, taken, strict=True) if folder is not output]
+        ignored = whole.at([0, *range(len(here), len(here) + len(plain))]) if plain else None
+        signs += signs_of_output(changes, output, sources, scales, ignored)
+        facts += fit_of(changes, output, sources)
+    return facts
 
 
-def _compare_updates(output: Folder, sources: Sequence[Folder], broken: Broken, signs: list[Sign], run: Run) -> None:
+def _without_norms(model: Checkpoint) -> Checkpoint:
+    """An adapter on its base, without the norms that DoRA gives to the outputs of a layer."""
+    tensors = {
+        name: each.update
+        if isinstance(each, AdaptedWeight) and each.norms is not None and each.update is not None
+        else each
+        for name, each in model.tensors.items()
+    }
+    return model if tensors == model.tensors else replace(model, tensors=tensors)
+
+
+def _compare_updates(
+    output: Folder, sources: Sequence[Folder], broken: Broken, signs: list[Sign], run: Run
+) -> Sequence[str]:
     """An adapter beside those that it combines."""
     given = [folder.checkpoint for folder in (output, *sources)]
     if any(each is None for each in given):
-        return
+        return ()
     try:
         taken, _ = updates([each for each in given if each is not None])
     except _ODD as error:
         words = f"The updates of {output.name} and its sources cannot be computed: {error}"
         signs += [Sign(case, UNSEEN, words) for case in ("scaled_twice", "alpha_lost")]
-        return
+        return ()
     changes = changes_of(None, taken[0], taken[1:], _shares(sources), broken, run=run)
-    if changes is not None and changes.changed[:, 0].any():
-        scales = [_scales(folder, model, taken[0]) for folder, model in zip(sources, taken[1:], strict=True)]
-        signs += signs_of_output(changes, output, sources, scales)
+    if changes is None or not changes.changed[:, 0].any():
+        return ()
+    scales = [_scales(folder, model, taken[0]) for folder, model in zip(sources, taken[1:], strict=True)]
+    signs += signs_of_output(changes, output, sources, scales)
+    return list(fit_of(changes, output, sources))
 
 
 def _shares(sources: Sequence[Folder]) -> list[float]:
@@ -287,7 +310,8 @@ def _scales(folder: Folder, model: Checkpoint, output: Checkpoint | None = None)
     config = folder.adapter_config
     usual, stabilised = config.get("lora_alpha"), bool(config.get("use_rslora"))
     found = {}
-    for name, tensor in model.tensors.items():
+    for name, whole in model.tensors.items():
+        tensor = whole.update if isinstance(whole, AdaptedWeight) else whole
         if isinstance(tensor, Update):
             rank = tensor.model.tensors[tensor.down].shape[0]
             own = None if output is None else output.tensors[name]

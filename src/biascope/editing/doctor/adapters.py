@@ -134,6 +134,12 @@ def signs_of_fit(folder: Folder, base: Folder | None) -> Iterator[Sign]:
         return
     own = {name.rpartition(".")[0] for name in base.tensors}
     exact = [layer for layer in layers if layer in own]
+    if odd := _other_sizes(folder, base, exact):
+        name, wanted, came = odd[0]
+        says = f"{name} of {folder.name} is an update of the shape {came}, but the weight of {base.name} has {wanted}."
+        remedy = "Pass the base that the adapter was trained on."
+        yield Sign("no_module", FAULT, says, folder.file(), layers_of(folder)[name]["up"], remedy)
+        return
     if len(exact) == len(layers):
         yield Sign("no_module", CLEAN, f"{base.name} has all {len(layers)} layers that {folder.name} adapts.")
         return
@@ -159,6 +165,22 @@ def signs_of_fit(folder: Folder, base: Folder | None) -> Iterator[Sign]:
         )
         remedy = "Rename the layers in the adapter, or load it with the class that it was trained on, and merge there."
         yield Sign("no_module", FAULT, says, file, layers[0], remedy)
+
+
+def _other_sizes(
+    folder: Folder, base: Folder, layers: Sequence[str]
+) -> Sequence[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+    """Layers whose matrices have another size in the base than the adapter's updates, with both shapes."""
+    pairs, found = layers_of(folder), []
+    for name in layers:
+        weight = base.tensors.get(f"{name}.weight")
+        shapes = [tuple(folder.tensors[each].shape) for each in pairs[name].values()]
+        if weight is None or base.quantised or [len(weight.shape), *map(len, shapes)] != [2, 2, 2]:
+            continue
+        came = folder.tensors[pairs[name]["up"]].shape[0], folder.tensors[pairs[name]["down"]].shape[1]
+        if sorted(came) != sorted(weight.shape):  # embeddings and layers of GPT-2 are stored the other way round
+            found.append((name, tuple(weight.shape), came))
+    return found
 
 
 def _by_last_part(names: set[str]) -> dict[str, list[str]]:

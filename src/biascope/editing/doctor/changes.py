@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -49,6 +49,15 @@ class Changes:
     lost: np.ndarray
     stirred: np.ndarray
     precision: str
+
+    def at(self, places: Sequence[int]) -> Changes:
+        """The same of some of the changes."""
+        return replace(
+            self,
+            base_dots=self.base_dots[:, places],
+            products=self.products[:, places][:, :, places],
+            changed=self.changed[:, places],
+        )
 
 
 @dataclass

@@ -14,7 +14,7 @@ from biascope.editing.adapters import CONFIG
 from biascope.editing.doctor.changes import Changes
 from biascope.editing.doctor.diagnosis import BY_KEY, CLEAN, FAULT, UNSEEN, Sign
 from biascope.editing.doctor.folder import Folder
-from biascope.results.wording import listed, significant
+from biascope.results.wording import listed, percent, significant
 
 _NEAR = 0.02  # a scale is the expected one within this share: faults are factors such as 2, 16 or √r
 _MOST = 0.9  # share of layers that must agree
@@ -64,7 +64,11 @@ _ADVICE: Mapping[str, str] = {
 
 
 def signs_of_output(
-    changes: Changes, merged: Folder, sources: Sequence[Folder], scales: Sequence[Mapping[str, LoraScale]]
+    changes: Changes,
+    merged: Folder,
+    sources: Sequence[Folder],
+    scales: Sequence[Mapping[str, LoraScale]],
+    plain: Changes | None = None,
 ) -> Iterator[Sign]:
     """Whether the output is the weighted sum of its sources, in every layer and with the scale of each adapter.
 
@@ -73,41 +77,80 @@ def signs_of_output(
         merged: The output.
         sources: In the order of the changes.
         scales: Of each adapter by layer; empty for whole models.
+        plain: Changes of the output and of sources without the norms of DoRA, if any has them.
     """
     yield from _lost_layers(changes, merged, sources)
+    weights = [source.weight for source in sources]
+    known = None not in weights or len(sources) == 1
+    chosen = np.array([1.0 if weight is None else weight for weight in weights])
+    right = _ratios(changes, chosen, merged.adapted)
+    if right is not None and known and plain is not None and not _agree(right[0]):
+        ignored = _ratios(plain, chosen, merged.adapted)
+        if ignored is not None and _agree(ignored[0]):
+            yield from _norms_ignored(merged, sources)
+            return
     absent = list(_absent_sources(changes, merged, sources))
     yield from absent
-    if not any(scales) or absent:
+    if right is None or absent or not any(scales):
         return
-    weights = [source.weight for source in sources]
-    if None in weights and len(sources) > 1:
-        named = " ".join(f"{source.path}=0.5" for source in sources)
-        for case in _ADVICE:
-            yield Sign(case, UNSEEN, f"It needs the weights of the merge: {named}.")
-        return
-    chosen = np.array([1.0 if weight is None else weight for weight in weights])
-    right = _ratios(changes, np.tile(chosen, (len(changes.layers), 1)), merged.adapted)
-    if right is None:
-        return
-    ratio, cosine = right
-    if not _agree(ratio) and cosine >= _ALIKE and (explained := _explained(changes, chosen, merged, scales)):
-        yield from _faults(explained, ratio, merged, sources, scales)
-        return
-    unseen = f"The change of {merged.name} is no sum of the updates with these weights, so its scale cannot be told."
-    middle = float(np.nanmedian(ratio))
-    if cosine < _ALIKE or (not _agree(ratio) and not _agree(ratio / middle)):
-        yield from (Sign(case, UNSEEN, unseen) for case in _ADVICE)
-    elif not _agree(ratio) and None in weights:
-        times = significant(middle)
-        unseen = f"{merged.name} has {times} times the update of {sources[0].name}. If it was merged so, pass {sources[0].path}={times}"
-        yield from (Sign(case, UNSEEN, unseen) for case in _ADVICE)
-    elif not _agree(ratio):
-        says = f"The change of {merged.name} is {significant(middle)} times the weighted sum of its sources."
-        yield Sign("alpha_lost", FAULT, says, merged.file(), "", _ADVICE["alpha_lost"])
+    if known:
+        yield from _signs_of_scale(changes, chosen, *right, merged, sources, scales)
     else:
-        words = f"The change of {merged.name} is {significant(middle)} times the expected one, in {len(ratio)} layers."
-        for case in _ADVICE:
-            yield Sign(case, CLEAN, words)
+        named = " ".join(f"{source.path}=0.5" for source in sources)
+        yield from (Sign(case, UNSEEN, f"It needs the weights of the merge: {named}.") for case in _ADVICE)
+
+
+def fit_of(changes: Changes, merged: Folder, sources: Sequence[Folder]) -> Iterator[str]:
+    """The weights of the sources in an output by least squares over all layers, and how much of its change they explain."""
+    products = changes.products.sum(0)
+    if sources and products[0, 0] > 0:
+        found = np.linalg.pinv(products[1:, 1:], hermitian=True) @ products[0, 1:]
+        share = min(float(found @ products[0, 1:] / products[0, 0]), 1.0)
+        parts = zip(np.round(found, 4) + 0.0, sources, strict=True)  # no negative zero
+        total = " + ".join(f"{significant(float(weight))}·{source.name}" for weight, source in parts)
+        yield f"By least squares, the change of {merged.name} is {total}, which explains {percent(max(share, 0.0))} of ‖τ‖².".replace(
+            "+ -", "− "
+        )
+
+
+def _norms_ignored(merged: Folder, sources: Sequence[Folder]) -> Iterator[Sign]:
+    says = f"The change of {merged.name} is that of LoRA alone: the norms that DoRA gives to outputs were ignored."
+    remedy = "Merge again with merge_and_unload() of PEFT, or with biascope merge apply BASE ADAPTER=1 --out OUT."
+    place = next(source for source in sources if source.adapter_config.get("use_dora"))
+    yield Sign("variant_lost", FAULT, says, place.file(CONFIG), "use_dora", remedy)
+    others = [case for case in _ADVICE if case != "variant_lost"]
+    yield from (Sign(case, CLEAN, f"Case 2 explains the change of {merged.name}.") for case in others)
+
+
+def _signs_of_scale(
+    changes: Changes,
+    chosen: np.ndarray,
+    ratio: np.ndarray,
+    cosine: float,
+    merged: Folder,
+    sources: Sequence[Folder],
+    scales: Sequence[Mapping[str, LoraScale]],
+) -> Iterator[Sign]:
+    """What the ratio of the output's change to the expected one says of its scale."""
+    middle = float(np.nanmedian(ratio))
+    times = significant(middle)
+    explained = [] if _agree(ratio) else _explained(changes, chosen, merged, scales)
+    if cosine < _ALIKE or not (_agree(ratio) or _agree(ratio / middle) or explained):
+        says = f"The change of {merged.name} is no sum of the updates with these weights, so its scale cannot be told."
+        yield from (Sign(case, UNSEEN, says) for case in _ADVICE)
+    elif _agree(ratio):
+        says = f"The change of {merged.name} is {times} times the expected one, in {len(ratio)} layers."
+        yield from (Sign(case, CLEAN, says) for case in _ADVICE)
+    elif explained:
+        yield from _faults(explained, ratio, merged, sources, scales)
+    elif sources[0].weight is None:
+        says = f"{merged.name} has {times} times the update of {sources[0].name}. If that is its weight, pass {sources[0].path}={times}"
+        yield from (Sign(case, UNSEEN, says) for case in _ADVICE)
+    else:
+        says = f"The change of {merged.name} is {times} times the weighted sum of its sources."
+        yield Sign("alpha_lost", FAULT, says, merged.file(), "", _ADVICE["alpha_lost"])
+        others = [case for case in _ADVICE if case != "alpha_lost"]
+        yield from (Sign(case, CLEAN, f"This case would give {merged.name} another scale.") for case in others)
 
 
 def _explained(
@@ -163,9 +206,10 @@ def _ratios(changes: Changes, weights: np.ndarray, adapted: bool) -> tuple[np.nd
 
     Args:
         changes: Inner products.
-        weights: ``(l, i)`` of the expected sum T.
+        weights: ``(i,)`` or ``(l, i)``, of the expected sum T.
         adapted: Whether the output is an adapter.
     """
+    weights = np.broadcast_to(weights, changes.products[:, 0, 1:].shape)
     along = np.einsum("li,li->l", changes.products[:, 0, 1:], weights)
     square = np.einsum("li,lij,lj->l", weights, changes.products[:, 1:, 1:], weights)
     own = changes.products[:, 0, 0]
@@ -195,8 +239,7 @@ def _absent_sources(changes: Changes, merged: Folder, sources: Sequence[Folder])
     for source, times in zip(sources, found, strict=True):
         wanted = _LEAST if source.weight is None else 0.05 * abs(source.weight)
         if abs(times) < wanted:
-            fit = significant(float(times), 1)
-            says = f"{merged.name} has nothing of the change of {source.name}: by least squares, {fit} times it."
+            says = f"{merged.name} has nothing of the change of {source.name}: by least squares, its weight is {abs(times):.3f}."
             remedy = "Pass the output of these sources, or merge again and check that all of them were active."
             yield Sign("no_change", FAULT, says, merged.file(), "", remedy)
 

@@ -8,9 +8,10 @@ import numpy as np
 
 from biascope.editing.decay import doubts_of_decay
 from biascope.editing.doctor.changes import Changes
-from biascope.editing.doctor.diagnosis import CLEAN, FAULT, WARNING, Sign
+from biascope.editing.doctor.diagnosis import CLEAN, FAULT, UNSEEN, WARNING, Sign
 from biascope.editing.doctor.folder import MERGED, Folder
 from biascope.editing.merge import RELATED
+from biascope.families import weights
 from biascope.results.wording import percent, significant
 
 ROUNDED, MOSTLY_ROUNDED = 0.1, 0.5  # shares of ‖T‖² lost to rounding: a warning, a fault
@@ -64,7 +65,11 @@ def facts_of(changes: Changes, base: Folder, models: Sequence[Folder]) -> Iterat
 def _moved(changes: Changes, base: Folder, model: Folder, place: int, *, alone: bool) -> Iterator[Sign]:
     """Whether a model is other than its base, and related to it."""
     if not changes.changed[:, place].any():
-        if not model.adapted:
+        left = [name for name, tensor in base.tensors.items() if weights.is_edited(name, tensor)]
+        if not model.adapted and len({weights.layer_of(name) for name in left}) > len(changes.layers):
+            says = f"Only {len(changes.layers)} layers of {model.name} and {base.name} can be compared; these are the same."
+            yield Sign("no_change", UNSEEN, says)
+        elif not model.adapted:
             says = f"{model.name} has the same weights as {base.name}, in all {len(changes.layers)} layers that were compared."
             remedy = (
                 "Merge again, and check that the adapter was active and its names fit."
