@@ -2,19 +2,23 @@
 
     python benchmarks/merging_methods.py equal --mergekit PYTHON --peft PYTHON
     python benchmarks/merging_methods.py departures --mergekit PYTHON --peft PYTHON
-    python benchmarks/merging_methods.py time --mergekit PYTHON --numbers 3e8
+    python benchmarks/merging_methods.py recipes --mergekit PYTHON
+    python benchmarks/merging_methods.py time --mergekit PYTHON --numbers 1e9
 
 Each option names the interpreter of an environment of its own, made by
 
     python3 -m venv ENV && ENV/bin/pip install -c constraints.txt mergekit==0.1.5     # or peft==0.21.2
 
-equal        every dialect on a small model in float32: the largest difference from the released code, in units of the last digit of
-             the largest weight. Random methods get the same uniform numbers on both sides. Asked: at most 4, and
-             at most 32 after a decomposition into singular values.
+equal        every dialect on a small model in float32: the largest difference from the released code, in units of the last digit
+             of the largest weight. Random methods get the same uniform numbers on both sides. Asked: at most 4, and at most 32
+             after a decomposition into singular values.
 departures   small cases in which the released code gives another number than its paper, each run on the released code and here.
-time         the same recipe by `biascope merge apply --recipe` and by `mergekit-yaml`, each in a fresh process, in turns: seconds of
-             the wall and of the processor, and the largest anonymous memory. Weights are random, in bfloat16 and in the shape of a Llama.
-             Asked: at most 500 MiB, and at most 1.2 times mergekit's time.
+recipes      whole recipes, with filters and gradients over layers, by `merge apply --recipe` and by `mergekit-yaml`, on a small
+             Llama in float32: the largest difference in the same units. Asked: at most 4, for SLERP at most 32. Numbers of
+             equal magnitude at a cut may be swapped, one of 100,000 at most.
+time         the same recipe by `biascope merge apply --recipe` and by `mergekit-yaml`, each in a fresh process, in turns: seconds
+             of the wall and of the processor, and the largest anonymous memory. Weights are random, in bfloat16 and in the shape
+             of a Llama. Asked: at most 500 MiB, and at most 1.2 times mergekit's time.
 """
 
 import argparse
@@ -558,17 +562,18 @@ def llama(numbers):
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": width, "intermediate_size": inner,
         "num_hidden_layers": blocks, "num_attention_heads": width // 64, "num_key_value_heads": width // 64,
-        "vocab_size": words, "tie_word_embeddings": True, "torch_dtype": "bfloat16",
+        "vocab_size": words, "tie_word_embeddings": True,
     }  # fmt: skip
     return shapes, config
 
 
-def write_llama(folder, numbers, seed):
+def write_llama(folder, numbers, seed, dtype=torch.bfloat16):
     """Random weights, near those of seed 0, in shards."""
     from biascope.families.checkpoint_writer import CheckpointWriter, Planned
 
     shapes, config = llama(numbers)
-    plan = {name: Planned(shape, torch.bfloat16) for name, shape in sorted(shapes.items())}
+    config["torch_dtype"] = str(dtype).removeprefix("torch.")
+    plan = {name: Planned(shape, dtype) for name, shape in sorted(shapes.items())}
     shared, own = torch.Generator().manual_seed(0), torch.Generator().manual_seed(seed)
     with CheckpointWriter(folder, plan, shard_bytes=10**9) as writer:
         for name, (shape, _) in plan.items():
@@ -603,6 +608,64 @@ def write_recipe(folder, name):
     path = folder / f"{name}.yaml"
     path.write_text(json.dumps(document))  # JSON is YAML
     return path
+
+
+FILTERED = [
+    {"filter": "mlp", "value": [0.2, 0.9]},
+    {"filter": "self_attn.q", "value": 0.0},
+    {"value": 0.5},
+]
+WHOLE_RECIPES = {
+    "linear": {"merge_method": "linear", "each": {"weight": [0.2, 0.8]}},
+    "task_arithmetic": {"merge_method": "task_arithmetic", "each": {"weight": FILTERED}},
+    "slerp": {"merge_method": "slerp", "parameters": {"t": FILTERED}},
+    "ties": {
+        "merge_method": "ties",
+        "parameters": {"density": [0.3, 0.7], "lambda": 0.8},
+        "each": {"weight": FILTERED},
+    },
+    "breadcrumbs": {"merge_method": "breadcrumbs", "each": {"weight": 0.5, "density": 0.8, "gamma": [0.01, 0.1]}},
+    "model_stock": {"merge_method": "model_stock"},
+    "sce": {"merge_method": "sce", "parameters": {"select_topk": 0.5}},
+}
+
+
+def measure_recipes(options):
+    """Both programs from the recipe to the folder."""
+    from biascope.families.checkpoint import Checkpoint
+
+    program = str(Path(options.mergekit).parent / "mergekit-yaml")
+    print("| recipe | largest difference, units | swapped for a number of equal magnitude |\n|---|---|---|")
+    with tempfile.TemporaryDirectory(dir=options.folder) as root:
+        folder = Path(root)
+        for seed, name in enumerate(("base", "a", "b")):
+            write_llama(folder / name, 4e6, seed, torch.float32)
+        for name, document in WHOLE_RECIPES.items():
+            document = dict(document)
+            each = document.pop("each", {})
+            models = ["a"] if name == "slerp" else ["a", "b"]
+            document["models"] = [
+                {"model": str(folder / model), **({"parameters": each} if each else {})} for model in models
+            ]
+            if name != "linear":
+                document["base_model"] = str(folder / "base")
+            recipe = folder / f"{name}.yaml"
+            recipe.write_text(json.dumps(document))
+            ours, theirs = folder / f"ours-{name}", folder / f"theirs-{name}"
+            watched([sys.executable, "-m", "biascope", "merge", "apply", "--recipe", str(recipe), "--out", str(ours),
+                     "--report-out", str(folder / f"report-{name}"), "--quiet"])  # fmt: skip
+            watched([program, str(recipe), str(theirs), "--no-copy-tokenizer"])
+            mine, released = (Checkpoint.open(each).params() for each in (ours, theirs))
+            unit = torch.finfo(torch.float32).eps * max(float(each.abs().max()) for each in released.values())
+            gaps = torch.cat([((mine[key] - released[key]).abs() / unit).flatten() for key in released])
+            # mergekit's angle comes from a cosine near 1 in float32, ours from the distance in float64. Its sorts are not stable,
+            # so that of equal magnitudes at a cut it keeps any, and we the first.
+            far = gaps > (32 if name == "slerp" else 4)
+            settings = json.dumps({**document.get("parameters", {}), **each})
+            print(
+                f"| {name}: {settings} | {float(gaps[~far].max()):.2g} | {int(far.sum())} of {len(far):,} |", flush=True
+            )
+            assert float(far.double().mean()) < 1e-5, "both must give the same numbers"
 
 
 def watched(command):
@@ -663,7 +726,7 @@ def measure_time(options):
     print(f"\nload after: {os.getloadavg()[0]:.1f}")
 
 
-PARTS = {"equal": measure_equal, "departures": measure_departures, "time": measure_time}
+PARTS = {"equal": measure_equal, "departures": measure_departures, "recipes": measure_recipes, "time": measure_time}
 
 
 def main():

@@ -133,7 +133,9 @@ class _Rows:
             whole = len(waiting) // max(columns, 1) * columns
             if whole:
                 rows, waiting = waiting[:whole].view(-1, columns), waiting[whole:]
-                ranks = rows.abs().argsort(dim=1, stable=True).argsort(dim=1).float()
+                order = rows.abs().argsort(dim=1, stable=True)
+                ranks = torch.arange(columns, dtype=torch.float32).expand_as(rows)
+                ranks = torch.empty_like(rows, dtype=torch.float32).scatter_(1, order, ranks)
                 shares = self._chance(ranks, place)
                 chances = self._chances[place].next(whole).view(rows.shape)
                 yield (chances < shares).flatten(), shares.flatten()
