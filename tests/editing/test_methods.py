@@ -388,6 +388,13 @@ def test_what_a_user_can_get_wrong_is_told(name, settings, said):
         change(name, vectors([1.0], [2.0]), settings)
 
 
+def test_settings_are_told_as_they_are_spelled():
+    form = methods.method("ties:mergekit")
+    given = [Assigned.read(each) for each in ("weight:a=0.7", "weight:b=0.3", "density:a@w*=0.5", "normalize=no")]
+    told = Values("ties:mergekit", form.settings, given, ["a", "b"], ["w"]).told()
+    assert told == "density:a@w*=0.5, weight:a=0.7, weight:b=0.3, normalize=false, density=1, lambda=1"
+
+
 def test_too_many_and_too_few_models_are_told():
     with pytest.raises(ValueError, match="slerp merges 1 to 2 models, got 3"):
         change("slerp", vectors([1.0], [2.0], [3.0]))

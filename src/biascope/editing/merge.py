@@ -208,7 +208,7 @@ def merge(
                 *chosen.doubts(),
                 *same.told(names),
                 *_remarks(base, kept, differing),
-                *_told_of_adapters(adapters),
+                *_told_of_adapters(adapters, of_factors=form.of_factors),
                 *told(fits),
                 *rows,
                 *texts,
@@ -572,10 +572,12 @@ def require_related(model: str, base: str, cosine: float) -> None:
         )
 
 
-def _told_of_adapters(models: Sequence[Checkpoint]) -> list[str]:
+def _told_of_adapters(models: Sequence[Checkpoint], *, of_factors: bool = False) -> list[str]:
     if not models:
         return []
     names, one = [model.label for model in models], len(models) == 1
+    if of_factors:
+        return [f"The factors A and B of {listed(names)} are merged separately, as PEFT does, not their updates s·B·A."]
     dora = [model.label for model in models if config_of(model).get("use_dora")]
     kind, whose = (
         ("is a LoRA adapter", "Its update s·B·A counts") if one else ("are LoRA adapters", "Their updates s·B·A count")

@@ -21,6 +21,7 @@ class FactorMethod(Method):
     A weight that only some adapters have is merged from these alone.
     """
 
+    of_factors = True
     says = "B(τ) A(τ), merged separately"
     reference = _PEFT
 

@@ -116,6 +116,7 @@ class Method(abc.ABC):
         fewest: Models that it needs.
         most: Models that it takes; ``None`` for any number.
         scaled_by: The setting that its change is proportional to; empty if there is none.
+        of_factors: Whether it merges the factors of adapters instead of their updates.
         matrices: Whether it holds a whole tensor of all models in memory.
         says: Its definition.
         reference: Where it is defined.
@@ -125,6 +126,7 @@ class Method(abc.ABC):
     fewest: ClassVar[int] = 1
     most: ClassVar[int | None] = None
     scaled_by: ClassVar[str] = ""
+    of_factors: ClassVar[bool] = False
     matrices: ClassVar[bool] = False
     says: ClassVar[str]
     reference: ClassVar[str]

@@ -200,14 +200,18 @@ class Values:
 
     def told(self) -> str:
         """All values in words: those given, then the usual ones."""
-        given = [str(each) for each in self._assigned]
-        plain = {each.name for each in self._assigned if each.model is None and each.pattern is None}
-        usual = [
-            f"{name}={setting.default:g}"
-            for name, setting in self._known.items()
-            if name not in plain and setting.default is not None
-        ]
+        given = [self._word(each.name, str(each)) for each in self._assigned]
+        usual = []
+        for name, setting in self._known.items():
+            of = {each.model for each in self._assigned if each.name == name and each.pattern is None}
+            if setting.default is not None and None not in of and not of >= set(self.models):
+                usual.append(self._word(name, f"{name}={setting.default:g}"))
         return ", ".join(given + usual)
+
+    def _word(self, name: str, spelled: str) -> str:
+        """A value as it is spelled, flags as true and false."""
+        before, _, value = spelled.rpartition("=")
+        return f"{before}={'true' if value == '1' else 'false'}" if self._known[name].flag else spelled
 
 
 def _layer(name: str) -> tuple[str, int]:

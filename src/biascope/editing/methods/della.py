@@ -109,10 +109,9 @@ class _Rows:
     """Masks by the ranks in rows, cut to slices: rows are read on their own, so a slice may end within one."""
 
     def __init__(self, method: Method, part: MovedTensor, chance: Callable[[Tensor, int], Tensor]) -> None:
-        self._part, self._chance = part, chance
-        self._chances = [Chances(method.seed, key, part.name) for key in method.keys]
-        self._ready = [self._rows(place) for place in range(len(self._chances))]
-        self._left = [(torch.zeros(0, dtype=torch.bool), torch.zeros(0)) for _ in self._chances]
+        chances = [Chances(method.seed, key, part.name) for key in method.keys]
+        self._ready = [_drawn(part, place, chance, each) for place, each in enumerate(chances)]
+        self._left = [(torch.zeros(0, dtype=torch.bool), torch.zeros(0)) for _ in chances]
 
     def next(self, each: Slice, place: int) -> tuple[Tensor, Tensor]:
         """The mask of a model in the next slice, and the probabilities that it was drawn with."""
@@ -124,21 +123,25 @@ class _Rows:
         self._left[place] = (masks[count:], shares[count:])
         return masks[:count], shares[:count]
 
-    def _rows(self, place: int) -> Iterator[tuple[Tensor, Tensor]]:
-        shape = self._part.shape
-        columns = math.prod(shape[1:]) if len(shape) > 1 else self._part.numbers
-        waiting = torch.zeros(0, dtype=self._part.dtype)
-        for each in self._part.read():
-            waiting = torch.cat([waiting, each.deltas[place]])
-            whole = len(waiting) // max(columns, 1) * columns
-            if whole:
-                rows, waiting = waiting[:whole].view(-1, columns), waiting[whole:]
-                order = rows.abs().argsort(dim=1, stable=True)
-                ranks = torch.arange(columns, dtype=torch.float32).expand_as(rows)
-                ranks = torch.empty_like(rows, dtype=torch.float32).scatter_(1, order, ranks)
-                shares = self._chance(ranks, place)
-                chances = self._chances[place].next(whole).view(rows.shape)
-                yield (chances < shares).flatten(), shares.flatten()
+
+def _drawn(
+    part: MovedTensor, place: int, chance: Callable[[Tensor, int], Tensor], chances: Chances
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Masks of whole rows of a model, and the probabilities that they were drawn with."""
+    shape = part.shape
+    columns = math.prod(shape[1:]) if len(shape) > 1 else part.numbers
+    waiting = torch.zeros(0, dtype=part.dtype)
+    for each in part.read():
+        waiting = torch.cat([waiting, each.deltas[place]])
+        whole = len(waiting) // max(columns, 1) * columns
+        if whole:
+            rows, waiting = waiting[:whole].view(-1, columns), waiting[whole:]
+            order = rows.abs().argsort(dim=1, stable=True)
+            ranks = torch.arange(columns, dtype=torch.float32).expand_as(rows)
+            ranks = torch.empty_like(rows, dtype=torch.float32).scatter_(1, order, ranks)
+            shares = chance(ranks, place)
+            drawn = chances.next(whole).view(rows.shape)
+            yield (drawn < shares).flatten(), shares.flatten()
 
 
 FORMS = {"": Della, ":mergekit": DellaOfMergekit, "_linear:mergekit": DellaLinearOfMergekit}
