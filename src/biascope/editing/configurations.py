@@ -51,7 +51,7 @@ def told_of_folders(base: Checkpoint, models: Sequence[Checkpoint]) -> list[str]
                     f"{', '.join(keys[:_FEW])} and {len(keys) - _FEW} others" if len(keys) > _FEW else ", ".join(keys)
                 )
                 found.append(f"{file} of {model.label} differs from that of {base.label} in {shown}.")
-        first, second = map(_chat_template, (base, model))
+        first, second = map(chat_template, (base, model))
         if second is not None and first != second:
             how = "has a chat template, and {} has none" if first is None else "has another chat template than {}"
             found.append(f"{model.label} {how.format(base.label)}.")
@@ -75,7 +75,7 @@ def _shown(value: Any) -> str:
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _chat_template(model: Checkpoint) -> str | None:
+def chat_template(model: Checkpoint) -> str | None:
     """The chat template in the folder of a model, in a file of its own or among the settings of the tokenizer."""
     own, settings = (model.beside(name) for name in ("chat_template.jinja", "tokenizer_config.json"))
     if own.is_file():

@@ -274,6 +274,16 @@ def test_vocabulary(made, tmp_path):
     assert found("vocabulary", tmp_path / "64") == "fault tokenizer.json: added_tokens"
 
 
+def test_tokens_with_other_numbers(made, tmp_path):
+    base, other = (shutil.copytree(made / "base", tmp_path / name) for name in ("base", "other"))
+    tokenizer().save_pretrained(base)
+    tokenizer().save_pretrained(other)
+    assert found("vocabulary", other, base=base) == "clean"
+    file = other / "tokenizer.json"
+    file.write_text(file.read_text().replace('"w7"', '"w"').replace('"w8"', '"w7"').replace('"w"', '"w8"'))
+    assert found("vocabulary", other, base=base) == "fault tokenizer.json: w7"
+
+
 def tokenizer(tokens: int = 64, end: str = "<turn>", template: str | None = "{{ messages }}<turn>") -> Any:
     from tokenizers import Tokenizer, models
 

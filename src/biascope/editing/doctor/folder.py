@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from biascope.editing.adapters import CONFIG, is_adapter
+from biascope.editing.configurations import chat_template
+from biascope.editing.vocabulary import tokens_of
 from biascope.families.checkpoint import Checkpoint, StoredTensor, read_settings
 from biascope.runs.files import as_text
 
@@ -159,16 +161,16 @@ class Folder:
     @functools.cached_property
     def tokens(self) -> Mapping[str, int]:
         """The number of each token of its tokenizer; empty where it cannot be read."""
-        folder = self.path if self.path.is_dir() else self.path.parent
         try:
-            if (folder / VOCABULARY).is_file():
-                return dict(_tokens(read_settings(folder / VOCABULARY)))
-            if (folder / "vocab.json").is_file():
-                more = read_settings(folder / "added_tokens.json") if (folder / "added_tokens.json").is_file() else {}
-                return {**read_settings(folder / "vocab.json"), **more}
+            found = tokens_of(self._place)
         except (ValueError, KeyError, TypeError, AttributeError):
             return {}
-        return {}
+        return {token: number for number, token in (found or {}).items()}
+
+    @property
+    def _place(self) -> Checkpoint:
+        """What reads files beside weights, also where the weights cannot be read."""
+        return Checkpoint(self.name, {}, path=self.path.resolve())
 
     @property
     def end_token(self) -> str | None:
@@ -183,11 +185,11 @@ class Folder:
     @functools.cached_property
     def template(self) -> tuple[str, str]:
         """The chat template and the name of its file; empty where there is none."""
-        folder = self.path if self.path.is_dir() else self.path.parent
-        if (folder / TEMPLATE).is_file():
-            return (folder / TEMPLATE).read_text(encoding="utf-8", errors="replace"), TEMPLATE
-        written = self.settings.get(TOKENIZER, {}).get("chat_template")
-        return (written if isinstance(written, str) else repr(written), TOKENIZER) if written else ("", TOKENIZER)
+        try:
+            written = chat_template(self._place)
+        except (ValueError, AttributeError):
+            return "", TOKENIZER
+        return written or "", TEMPLATE if self._place.beside(TEMPLATE).is_file() else TOKENIZER
 
     @property
     def quantised(self) -> str:
@@ -219,10 +221,3 @@ def _holds_adapter(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> bool:
         return is_adapter(checkpoint)
     except ValueError:  # settings that cannot be read
         return CONFIG in settings or any(".lora_" in name for name in checkpoint.tensors)
-
-
-def _tokens(about: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    held = about["model"].get("vocab") or {}
-    # A unigram model lists tokens in their order, each with its score.
-    yield from held.items() if isinstance(held, dict) else ((row[0], place) for place, row in enumerate(held))
-    yield from ((row["content"], int(row["id"])) for row in about.get("added_tokens") or ())

@@ -135,6 +135,11 @@ def _own_size(folder: Folder, rows: int) -> Iterator[Sign]:
 
 
 def _size_against(folder: Folder, rows: int, base: Folder) -> Iterator[Sign]:
+    both = folder.tokens.keys() & base.tokens.keys() if folder is not base else set()
+    if moved := sorted(token for token in both if folder.tokens[token] != base.tokens[token]):
+        says = f"{len(moved):,} tokens of {folder.name} have another number in {base.name}, such as {moved[0]!r}."
+        remedy = "Merge models of one tokenizer: rows of different tokens must not be added."
+        yield Sign("vocabulary", FAULT, says, folder.file(VOCABULARY), moved[0], remedy)
     if folder is base or base.embedding is None or (there := base.tensors[base.embedding].shape[0]) == rows:
         return
     how = "cut" if rows < there else "grown"
