@@ -195,6 +195,21 @@ def test_numbers_that_are_not_finite(tmp_path):
         assert ": 3, first in" in sign.says
 
 
+@pytest.mark.parametrize("whose", ["base", "out"])
+def test_numbers_that_cannot_be_compared_are_read_too(tmp_path, whose):
+    """A table of another size in one of the models is compared with nothing, but may be broken."""
+    rows = {"base": 5, "out": 4}
+    for name, count in rows.items():
+        table = torch.ones(count, 12)
+        table[0, 0] = float("inf") if name == whose else 1.0
+        moved = {key: each + 0.1 * (name == "out") for key, each in start().items()}
+        model(tmp_path / name, {**moved, "model.embed_tokens.weight": table})
+    found = diagnosis_of([adapter(tmp_path / "a")], base=tmp_path / "base", merged=tmp_path / "out")
+    (sign,) = (sign for sign in found.findings if sign.case == "not_finite")
+    assert sign.key == "model.embed_tokens.weight"
+    assert sign.says.startswith(whose)
+
+
 def test_headers_suffice_for_settings(tmp_path, monkeypatch):
     """Thousands of tensors are opened, and none is read."""
     big = model(tmp_path / "big", {f"model.layers.{k}.q.weight": torch.zeros(2, 2) for k in range(3000)})

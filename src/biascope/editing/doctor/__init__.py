@@ -146,7 +146,7 @@ def _signs_of_numbers(
     """What the numbers of the weights say, and the size of each change."""
     signs: list[Sign] = []
     broken = Broken()
-    read: dict[str, set[str]] = {}
+    read: set[int] = set()  # tensors whose numbers were counted, by their identity, since names differ
     facts: list[str] = []
     models = [*([] if output is None else [output]), *sources]
     if base is not None and base.checkpoint is not None and not base.adapted:
@@ -154,16 +154,14 @@ def _signs_of_numbers(
         if output is not None and output.adapted:
             here, taken = _without(output, here, taken)
         if here:
-            facts += _compare(base, here, taken, broken, signs, run)
-            read[base.name] = set(base.checkpoint.tensors)
-            read |= {folder.name: set(base.checkpoint.tensors) for folder in here if not folder.adapted}
+            facts += _compare(base, here, taken, broken, signs, read, run)
     if output is not None and output.adapted and sources and all(source.adapted for source in sources):
         facts += _compare_updates(output, sources, broken, signs, run)
     for folder in [*([] if base is None else [base]), *models]:
         if folder.checkpoint is None:
             continue
-        # What was compared was counted: under the names of the base, or as a product of factors that is counted factor by factor.
-        rest = [name for name in folder.checkpoint.tensors if name not in read.get(folder.name, ())]
+        # Products of factors were not counted: the factors are.
+        rest = [name for name, tensor in folder.checkpoint.tensors.items() if id(tensor) not in read]
         count_broken(folder.checkpoint, rest, folder.name, broken, run=run)
         place, count = broken.found.get(folder.name, ("", 0))
         if count:
@@ -231,7 +229,13 @@ def _misfits(base: Folder, folder: Folder, model: Checkpoint) -> Iterator[Sign]:
 
 
 def _compare(
-    base: Folder, here: Sequence[Folder], taken: Sequence[Checkpoint], broken: Broken, signs: list[Sign], run: Run
+    base: Folder,
+    here: Sequence[Folder],
+    taken: Sequence[Checkpoint],
+    broken: Broken,
+    signs: list[Sign],
+    read: set[int],
+    run: Run,
 ) -> list[str]:
     sources = [folder for folder in here if folder.role != MERGED]
     output = here[0] if here[0].role == MERGED else None
@@ -251,6 +255,9 @@ def _compare(
         says = f"No weight of {here[0].name} has a name and a shape of {base.name}."
         signs.append(Sign("wrong_base", FAULT, says, here[0].file()))
         return []
+    whole_models = [model for folder, model in zip(here, taken, strict=True) if not folder.adapted]
+    for each in (*([base.checkpoint] if base.checkpoint is not None else ()), *whole_models):
+        read |= {id(each.tensors[name]) for name in whole.names}
     if "" in broken.found:
         broken.found[base.name] = broken.found.pop("")
     changes = whole.at(range(len(here)))

@@ -27,7 +27,8 @@ class Changes:
     """Sums over the numbers of each layer.
 
     Attributes:
-        layers: Names of the layers.
+        names: The tensors that were compared.
+        layers: Names of their layers.
         numbers: ``(l,)`` how many numbers were compared.
         base_squares: ``(l,)`` ‖θ₀‖².
         base_dots: ``(l, c)`` ⟨θ₀, τ⟩.
@@ -39,6 +40,7 @@ class Changes:
         precision: The type of the output.
     """
 
+    names: tuple[str, ...]
     layers: tuple[str, ...]
     numbers: np.ndarray
     base_squares: np.ndarray
@@ -128,7 +130,7 @@ def changes_of(
                     deltas.append(part)
                 sums.add(name, _row(wide, deltas, given, end_type))
                 advance(length)
-    return _changes(sums, len(models), types)
+    return _changes(names, sums, len(models), types)
 
 
 def count_broken(checkpoint: Checkpoint, names: Sequence[str], whose: str, broken: Broken, *, run: Run) -> None:
@@ -164,13 +166,14 @@ def _row(start: Tensor, deltas: Sequence[Tensor | None], given: Sequence[float],
     return row + [0.0 if one is None or two is None else dot(one, two) for one, two in pairs]
 
 
-def _changes(sums: LayerSums, count: int, types: set[torch.dtype]) -> Changes:
+def _changes(names: Sequence[str], sums: LayerSums, count: int, types: set[torch.dtype]) -> Changes:
     layers, columns = sums.by_layer()
     numbers, base_squares, edits, lost, stirred = columns[:, :5].T
     products = np.zeros((len(layers), count, count))
     upper = np.triu_indices(count)
     products[:, upper[0], upper[1]] = products[:, upper[1], upper[0]] = columns[:, 5 + 2 * count :]
     return Changes(
+        names=tuple(names),
         layers=layers,
         numbers=numbers.astype(int),
         base_squares=base_squares,
