@@ -110,6 +110,9 @@ def test_what_is_refused(tmp_path):
     with pytest.raises(ValueError, match="must hold the weights of a model, but holds an adapter"):
         extracted(Checkpoint.open(out), model, tmp_path / "other", rank=1)
     extracted(base, model, out, rank=2, overwrite=True)
+    longer = {**model.params(), "embed_tokens.weight": torch.ones(9, 4)}
+    with pytest.raises(ValueError, match=r"embed_tokens\.weight has 9 rows instead of 7.*Resize the vocabulary"):
+        extracted(base, saved(tmp_path, "longer", longer), tmp_path / "other", rank=1)
     broken = base.params()
     broken["a.q.weight"][0, 0] = float("nan")
     with pytest.raises(ValueError, match=r"The weights must be finite, but a\.q\.weight is not"):

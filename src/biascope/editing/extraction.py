@@ -22,8 +22,8 @@ from biascope.editing.extraction_result import Extraction
 from biascope.editing.layer_sums import dot
 from biascope.editing.merge import fits_of, require_related
 from biascope.editing.merged_folder import TASKS
-from biascope.editing.stream import TaskStream
-from biascope.editing.vocabulary import is_table
+from biascope.editing.stream import TaskStream, is_vector
+from biascope.editing.vocabulary import explained, is_table, resized
 from biascope.families import weights
 from biascope.families.checkpoint import Checkpoint, read_settings
 from biascope.families.names import Fitted, told
@@ -83,7 +83,10 @@ def extracted(
     _check_settings(rank, energy)
     require_free(out, overwrite)
     require_no_adapter(base, "Pass the model that it was trained on as BASE.")
-    (fit,) = fits_of([on_base(model, base)], base)
+    whole = on_base(model, base)
+    if not is_vector(whole) and (tables := resized(base, whole)):
+        raise ValueError(f"{explained(base, whole, tables)}. Resize the vocabulary of one of them and save it.")
+    (fit,) = fits_of([whole], base)
     stream = TaskStream(base, fit.shared, fit.absent)
     names = [name for name, each in base.tensors.items() if weights.is_edited(name, each) and name not in fit.absent]
     prefix = fit.model.metadata.get(PREFIX, "")
