@@ -193,3 +193,75 @@ def test_what_does_not_fit_is_told_in_one_sentence(folder: Path) -> None:
     save_base = transformers.BertModel(transformers.BertConfig(**SMALL["bert"], **TOKENS))
     save_base.save_pretrained("base")
     refused("base must hold|must have|must fit", "--data", "texts")
+
+
+def save_language(kind: str) -> None:
+    """Folders base, a and b of a causal language model."""
+    import transformers
+
+    sizes = {"gpt2": SMALL["gpt2"], "llama": {**SMALL["bert"], "num_key_value_heads": 1}}[kind]
+    config = transformers.AutoConfig.for_model(kind, **sizes, **TOKENS)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = transformers.AutoModelForCausalLM.from_config(config).eval()
+        start = {key: value + 0.3 * torch.randn_like(value) for key, value in model.state_dict().items()}
+        for name in ("base", "a", "b"):
+            moved = {key: value + (name != "base") * 0.15 * torch.randn_like(value) for key, value in start.items()}
+            model.load_state_dict(moved)
+            model.tie_weights()
+            model.save_pretrained(name)
+            Path(name, "vocab.txt").write_text("\n".join([*MARKS, "[MASK]", *LETTERS]) + "\n")
+            transformers.BertTokenizer(f"{name}/vocab.txt").save_pretrained(name)
+
+
+@pytest.mark.parametrize(("kind", "data"), [("gpt2", "songs.txt"), ("llama", "texts")])
+def test_language_models_are_compared_by_the_next_words_of_texts(folder: Path, kind: str, data: str) -> None:
+    import transformers
+
+    save_language(kind)
+    lines = [" ".join(np.random.default_rng(seed).choice(LETTERS, 2 + seed % 5)) for seed in range(40)]
+    Path("songs.txt").write_text("\n".join(lines) + "\n\n")
+    words = ("check", "base", "a", "b", "--data", data, "--device", "cpu")
+    printed = json.loads(said(*words, "--json"))
+    (found,) = printed["results"]
+    assert found["facts"]["compared"] == "words"
+    assert "of the next words of a and b" in found["sentence"]
+    texts = (
+        lines
+        if data == "songs.txt"
+        else [line.split("\t")[1] for line in Path("texts/test.tsv").read_text().splitlines()[1:]]
+    )
+    tokenizer = transformers.AutoTokenizer.from_pretrained("base")
+    for row in found["tables"]["models"]:
+        model = transformers.AutoModelForCausalLM.from_pretrained(row["model"]).eval()
+        base = transformers.AutoModelForCausalLM.from_pretrained("base").eval()
+        surprise, changed, count = 0.0, 0, 0
+        with torch.no_grad():
+            for text in texts:
+                ids = tokenizer(text, return_tensors="pt")["input_ids"]
+                one, two = (each(ids).logits[0, :-1].double().log_softmax(-1) for each in (model, base))
+                surprise -= float(one.gather(1, ids[0, 1:, None]).sum())
+                changed += int((one.argmax(1) != two.argmax(1)).sum())
+                count += len(one)
+        assert row["next_words"] == count
+        assert row["perplexity"]["value"] == pytest.approx(np.exp(surprise / count), rel=1e-4)
+        assert row["distance_from_base"]["value"] == pytest.approx(changed / count, abs=1.01 / count)
+    assert max(row["distance_from_base"]["value"] for row in found["tables"]["models"]) > 0.02
+
+
+def test_what_does_not_fit_language_models_is_told_in_one_sentence(folder: Path) -> None:
+    save_language("gpt2")
+
+    def refused(message: str, *words: str) -> None:
+        asking.refused(app, folder, message, "check", "base", "a", "b", "--device", "cpu", *words)
+
+    refused("--control is not for language models", "--data", "texts", "--control", "texts")
+    refused("--accuracy and --method are for classifiers", "--data", "texts", "--accuracy", "0.9", "--accuracy", "0.9")
+    Path("short.txt").write_text("\n\n")
+    refused("must have two texts with at least two tokens|must", "--data", "short.txt")
+    refused("must hold texts, but is not there", "--data", "nowhere")
+    Path("odd.csv").write_text("one,two\na,b\n")
+    refused('must have one column of texts, or one called "text"', "--data", "odd.csv")
+    config = json.loads(Path("b/config.json").read_text())
+    Path("b/config.json").write_text(json.dumps({**config, "architectures": ["GPT2Model"]}))
+    refused("is a causal language model, so the others must be too, but b is not", "--data", "texts")

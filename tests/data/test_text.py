@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from biascope.data import data_root
-from biascope.data.text import text_set
+from biascope.data.text import plain_texts, text_set
 from biascope.editing.encoder_source import encoder_of
 from biascope.editing.encoders.encoder import Encoder
 from biascope.editing.tasks import TEXT_TASKS, task_of, tasks_of
@@ -143,3 +143,16 @@ def test_the_named_tasks_are_read_as_they_come(name: str) -> None:
     if name in IMAGE_TASKS:
         assert task.shape == (3, 32, 32)
         assert float(task.splits["train"][0].std()) > 0.3
+
+
+def test_texts_without_labels(tmp_path: Path) -> None:
+    (tmp_path / "songs.jsonl").write_text('{"text": "la la", "year": 3}\n\n"tra la"\n')
+    assert plain_texts(tmp_path / "songs.jsonl") == ("songs", {"train": ("la la", "tra la")})
+    (tmp_path / "moods.txt").write_text("sad\ta dull film\nglad\ta fine film\n")
+    assert plain_texts(tmp_path / "moods.txt")[1]["train"] == ("a dull film", "a fine film")
+    (tmp_path / "table.csv").write_text("text,year\nla la,3\ntra la,4\n")
+    assert plain_texts(tmp_path / "table.csv")[1]["train"] == ("la la", "tra la")
+    for line, message in (("{", "line 2 is not"), ('{"body": "x"}', "line 2 is"), ("3", "line 2 is")):
+        (tmp_path / "odd.jsonl").write_text(f'"fine"\n{line}\n')
+        with pytest.raises(ValueError, match=message):
+            plain_texts(tmp_path / "odd.jsonl")

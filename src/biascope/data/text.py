@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -130,6 +131,65 @@ def texts_of(
     if lines:
         return _set_of(path.name.partition(".")[0], {"train": _rows(path, header=False)}), ""
     return text_set(name_or_path, root=root), ""
+
+
+def plain_texts(name_or_path: str | Path, *, root: Path | str | None = None) -> tuple[str, dict[str, tuple[str, ...]]]:
+    r"""Texts by split, whatever their labels, and the name of the set.
+
+    A ``.txt`` file has a text in each line, or a label, a tab and a text in each. Each line of a ``.jsonl`` file is a text, or an object
+    with an entry ``"text"``. A table needs a column of texts alone. All else is as for :func:`texts_of`.
+
+    Raises:
+        ValueError: If there are no such texts, or a file of them is damaged.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "songs.txt"
+        >>> _ = path.write_text("la la\n\ntra la\n")
+        >>> plain_texts(path)
+        ('songs', {'train': ('la la', 'tra la')})
+    """
+    path = Path(name_or_path).expanduser()
+    if path.is_file() and path.suffix in TABLES - {".tsv"}:
+        table = read_table(path)
+        words = [column for column, each in table.columns.items() if isinstance(each, tuple)]
+        column = "text" if "text" in words else words[0] if len(words) == 1 else ""
+        if not column:
+            raise ValueError(
+                f'{table.where} must have one column of texts, or one called "text", but has {", ".join(words) or "none"}. Rename one '
+                "to text."
+            )
+        return path.stem, {"train": tuple(map(str, table.columns[column]))}
+    if path.is_file() and path.suffix == ".jsonl":
+        return path.stem, {"train": tuple(_texts_of_objects(path))}
+    if path.is_file() and path.suffix == ".txt":
+        lines = [line for line in _lines(path) if line.strip()]
+        if not all("\t" in line for line in lines):
+            return path.stem, {"train": tuple(lines)}
+    found, _ = texts_of(name_or_path, root=root)
+    return found.name, {split: texts for split, (texts, _) in found.splits.items()}
+
+
+def _texts_of_objects(path: Path) -> list[str]:
+    """The texts in a file of one JSON value in each line."""
+    found = []
+    for place, line in enumerate(_lines(path), 1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(
+                f"{path} must have JSON in each line, but line {place} is not: {error}. Correct it."
+            ) from error
+        text = value.get("text") if isinstance(value, dict) else value
+        if not isinstance(text, str):
+            raise ValueError(
+                f'{path} must have a text, or an object with "text", in each line, but line {place} is {line[:40]!r}. Rename the entry '
+                "to text."
+            )
+        found.append(text)
+    return found
 
 
 def _refuse_label(path: Path, label: str | None) -> None:

@@ -20,6 +20,7 @@ from biascope.editing.classifiers import Classifier, classifiers_of, require_one
 from biascope.editing.encoder_source import NAMES, encoder_of
 from biascope.editing.encoders.encoder import Encoder
 from biascope.editing.heads import Head, checked_features, fitted_head, identity_head
+from biascope.editing.language_models import LanguageModels, language_models_of, texts_as_ids
 from biascope.editing.merge import fits_of, require_related
 from biascope.editing.model_heads import ends_with, headless, own_head, require_linear
 from biascope.editing.reading import Reading
@@ -55,7 +56,7 @@ class Candidates:
         vectors: By model.
         tasks: By model.
         control: Other samples, or ``None``.
-        compared: ``"classes"`` or ``"features"``.
+        compared: ``"classes"``, ``"features"``, or ``"words"`` of language models, which have no heads.
         notes: Notes for the reader.
         head: The layer that is each model's own, and is not merged; empty if there is none.
     """
@@ -112,6 +113,8 @@ def candidates_of(
     known = dict(zip(names, ends, strict=True))
     if not _is_encoder(start, reading):
         return _built(start, known, places, control, reading, run)
+    if reading.model is None and (language := language_models_of(start, known)) is not None:
+        return _predicting_words(start, known, language, places, control, reading, run)
     if reading.model is None and not reading.features and (own := classifiers_of(start, known)):
         return _classified(start, known, own, places, control, reading, run)
     return _encoded(start, known, places, control, reading, run)
@@ -358,6 +361,46 @@ def _classified(
         _compared(reading),
         (*_notes_on_heads(list(ends), [], listed(layers)), *prefixes, *_notes(first.network.state, states, start)),
         layers[0],
+    )
+
+
+def _predicting_words(
+    start: Checkpoint,
+    ends: Mapping[str, Checkpoint],
+    language: LanguageModels,
+    sets: Mapping[str, str],
+    control: str | None,
+    reading: Reading,
+    run: Run,
+) -> Candidates:
+    """With language models, which predict the next word."""
+    for given, option in ((control, "--control"), (reading.head, "--head"), (reading.features, "--features")):
+        if given:
+            raise ValueError(f"{option} is not for language models, whose next words are compared. Leave it out.")
+    network, vectors, notes = language.base, {}, []
+    tasks: dict[str, Arrays] = {}
+    _check_finite(network.params, start.name)
+    for name, model in ends.items():
+        if name not in language.models:
+            vectors[name] = TaskVector.load(model.path)
+            vectors[name].applied(network.params)  # of this base, or an error that says so
+            continue
+        params = language.models[name].params
+        if odd := weights.misfits(params, network.params):
+            raise ValueError(f"{model.name} must fit {start.name}: {odd}. Pass models of one base.")
+        _check_finite(params, model.name)
+        vectors[name] = _vector(network, params, name, reading)
+    rows = int(language.base.module.get_input_embeddings().weight.shape[0])  # type: ignore[operator]
+    for each in _different(sets, None):
+        found, told_of = texts_as_ids(
+            each, list(language.tokenizers.values()), rows, root=run.data_root, **reading.choice
+        )
+        notes += told_of
+        tasks |= {name: found for name, chosen in sets.items() if chosen == each}
+    states = {name: each.state for name, each in language.models.items()}
+    notes += _notes(network.state, states, start)
+    return Candidates(
+        start.label, network, {}, vectors, {name: tasks[name] for name in ends}, None, "words", tuple(notes)
     )
 
 

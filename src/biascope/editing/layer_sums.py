@@ -6,13 +6,16 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from biascope.editing.vectors import TaskVector
 from biascope.families import weights
+from biascope.families.network import Network
 
 
 class LayerSums:
@@ -71,3 +74,17 @@ def dot(first: Tensor, second: Tensor) -> float:
 
 def _by_number(layer: str) -> list[tuple[int, str]]:
     return [(len(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", layer)]
+
+
+def sums_by_layer(encoder: Network, vectors: Mapping[str, TaskVector]) -> dict[str, Any]:
+    """Norms, inner products and sign conflicts of task vectors, in the order of the network's layers."""
+    own, sums = list(vectors.values()), LayerSums()
+    for name in own[0].deltas:
+        start, *deltas = (
+            tensor.flatten().double().cpu()
+            for tensor in (encoder.params[name], *(vector.deltas[name] for vector in own))
+        )
+        sums.add(name, [*(dot(start, delta) for delta in deltas), *comparison(start, deltas)])
+    layers, columns = sums.by_layer(sort=False)
+    along, others = np.split(columns, [len(own)], axis=1)
+    return {"layers": layers, "base_dots": along, **compared(others, len(own))}

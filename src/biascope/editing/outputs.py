@@ -207,7 +207,7 @@ def require_repeatable(
     if vector is not None:
         _check(encoder, [vector], torch.ones(1, 1), here, "logits")
     deltas = [] if vector is None else [weights.moved(vector.deltas, device, dtype)]
-    params = _moved_along(placed.params, deltas, [1.0] * len(deltas))
+    params = moved_along(placed.params, deltas, [1.0] * len(deltas))
 
     def outputs(places: Tensor) -> Tensor:
         x = here.batch(split, places.to(device))[0]
@@ -337,7 +337,7 @@ class _Edited:
         found = []
         with torch.inference_mode(), run.tracked("edited networks", len(different)) as advance:
             for row in different.tolist():
-                work = with_weights(_moved_along(encoder.params, deltas, row))
+                work = with_weights(moved_along(encoder.params, deltas, row))
                 found.append(torch.cat(list(in_passes(work, samples.sizes[split], samples.shape, run))).cpu())
                 advance(1)
             return torch.stack(found)[places].clone()
@@ -363,7 +363,7 @@ def _with_value(encoder: Network) -> Network:
     return dataclasses.replace(encoder, module=_WithValue(encoder.module), params=named[0], buffers=named[1])
 
 
-def _moved_along(start: Params, deltas: Sequence[Params], coefficients: Sequence[float]) -> Params:
+def moved_along(start: Params, deltas: Sequence[Params], coefficients: Sequence[float]) -> Params:
     """``θ₀ + Σ α_t τ_t``."""
     params = dict(start)
     for name in deltas[0] if deltas else ():

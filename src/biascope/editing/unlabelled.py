@@ -58,7 +58,7 @@ def unlabelled_images(
         ('grey (train)', {'samples': 3}, 0.2)
     """
     whole = data.load(name, root=root).images()
-    chosen = _split(tuple(whole.splits), str(name), split)
+    chosen = split_of(tuple(whole.splits), str(name), split)
     images, labels = _taken(whole, chosen, points, shape, seed)
     if pixels == "own":
         known, _ = _taken(whole, "train" if "train" in whole.splits else chosen, _MEASURED, shape, seed)
@@ -80,7 +80,7 @@ def prepared_samples(
 ) -> Arrays:
     """Images or texts of a set as inputs of an encoder, in the split ``"samples"``; arguments and labels as above."""
     whole: Any = text_set(name, root=root) if encoder.kind == "text" else data.load(name, root=root).images()
-    chosen = _split(tuple(whole.splits), str(name), split)
+    chosen = split_of(tuple(whole.splits), str(name), split)
     inputs, labels = whole.splits[chosen]
     order = np.random.default_rng(seed_of(seed, "samples", chosen)).permutation(len(inputs))[:points]
     taken = inputs[order] if isinstance(inputs, np.ndarray) else [inputs[place] for place in order]
@@ -104,7 +104,8 @@ def _unknown(count: int) -> Tensor:
     return torch.full((count,), -1)
 
 
-def _split(there: Sequence[str], name: str, asked: str | None) -> str:
+def split_of(there: Sequence[str], name: str, asked: str | None) -> str:
+    """The split that was asked for; else test, validation, or the first that there is."""
     if asked is not None and asked not in there:
         raise ValueError(f"--split must be one of {', '.join(there)} for {name}, got {asked}. Pass one of these.")
     return asked or next((split for split in ("test", "validation") if split in there), there[0])

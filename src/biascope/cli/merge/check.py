@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -71,11 +71,16 @@ def check(
     --model may also name an encoder: efficientnet_lite0, minilm, vit. It is not needed if BASE is a folder of transformers or CLIP.
     Each classifier is read through its own head. Encoders without one get a linear probe, fitted to labelled training samples.
     The outputs of a network are class scores, unless --features is given. --grid 0 leaves the maps out.
+
+    Language models in folders of transformers are compared by the next words that they predict, by divergence and by perplexity. For
+    them, --data is a .txt or .jsonl file with a text in each line, a table with a column of texts, or a set of texts.
     """
     from biascope.editing.candidates import candidates_of, kept_by_apply
     from biascope.editing.unlabelled import SPLIT
+    from biascope.families.network import Network
     from biascope.families.source import parse_settings
     from biascope.measures.merge_check import merge_check
+    from biascope.measures.merge_check.next_words import merge_check_texts
     from biascope.measures.merge_check.verdict import GRADES
     from biascope.results.registry import require_own
     from biascope.runs.files import make_writable, path_words
@@ -102,25 +107,35 @@ def check(
         )
     reading = dataclasses.replace(how, settings=parse_settings(settings), samples=points, seed=work.seed)
     known = candidates_of(base, models, data, reading, control=control, run=run)
+    if known.compared == "words" and (accuracy or methods):
+        raise ValueError("--accuracy and --method are for classifiers, but these are language models. Leave them out.")
     folder = work.out or Path("biascope-runs") / f"check-{path_words(base, '.safetensors')}"
     require_own(folder, *TABLES)
     make_writable(folder)
-    checked = merge_check(
-        known.network,
-        known.heads,
-        known.vectors,
-        known.tasks,
-        split=SPLIT,
-        points=reading.samples,
-        compared=known.compared,
-        accuracies=dict(zip(known.vectors, accuracy, strict=True)) if accuracy else None,
-        control=known.control,
-        methods=methods,
-        grid=grid or None,
-        name=known.base,
-        seed=work.seed,
-        run=dataclasses.replace(run, folder=folder),
-    )
+    here = dataclasses.replace(run, folder=folder)
+    same: dict[str, Any] = {
+        "split": SPLIT,
+        "points": reading.samples,
+        "name": known.base,
+        "seed": work.seed,
+        "run": here,
+    }
+    if known.compared == "words":
+        assert isinstance(known.network, Network)
+        checked = merge_check_texts(known.network, known.vectors, known.tasks, **same)
+    else:
+        checked = merge_check(
+            known.network,
+            known.heads,
+            known.vectors,
+            known.tasks,
+            compared=known.compared,
+            accuracies=dict(zip(known.vectors, accuracy, strict=True)) if accuracy else None,
+            control=known.control,
+            methods=methods,
+            grid=grid or None,
+            **same,
+        )
     checked = dataclasses.replace(checked, notes=known.notes)
     then = ""
     if checked.grade.startswith("merge") and (keep := kept_by_apply(base, models, known.head)) is not None:

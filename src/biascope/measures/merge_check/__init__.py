@@ -20,7 +20,7 @@ from biascope.editing.accuracies import resample_counts
 from biascope.editing.decay import doubts_of_decay
 from biascope.editing.examples import SmallEncoder
 from biascope.editing.heads import Head
-from biascope.editing.layer_sums import LayerSums, compared, comparison, dot
+from biascope.editing.layer_sums import sums_by_layer
 from biascope.editing.merged_vector import merged_vector
 from biascope.editing.outputs import edited_outputs, predicted_classes, require_repeatable, sampled
 from biascope.editing.results import places_inside
@@ -203,7 +203,7 @@ def merge_check(
                 by_method.append(look.by_method(model, samples[model], merged.values(), place))
         maps = look.maps(few, grid, reach, threshold, resamples, seed)
         effects, cosines = look.effects(few)
-    by_layer = _by_layer(first, vectors)
+    by_layer = sums_by_layer(first, vectors)
     doubts += doubts_of_decay(by_layer["base_norms"], by_layer["task_norms"], by_layer["base_dots"], models, name)
     of_classes: dict[str, Any] = {}
     if compared == "classes":
@@ -534,17 +534,3 @@ def _resampled(each: np.ndarray, resamples: int, seed: int) -> np.ndarray:
     count = len(each)
     counts = resample_counts(count, resamples, seed_of(seed, "resamples"))
     return np.asarray(np.tensordot(counts / count, each, 1))
-
-
-def _by_layer(encoder: Network, vectors: Mapping[str, TaskVector]) -> dict[str, Any]:
-    """Norms, inner products and sign conflicts of task vectors, in the order of the network's layers."""
-    own, sums = list(vectors.values()), LayerSums()
-    for name in own[0].deltas:
-        start, *deltas = (
-            tensor.flatten().double().cpu()
-            for tensor in (encoder.params[name], *(vector.deltas[name] for vector in own))
-        )
-        sums.add(name, [*(dot(start, delta) for delta in deltas), *comparison(start, deltas)])
-    layers, columns = sums.by_layer(sort=False)
-    along, others = np.split(columns, [len(own)], axis=1)
-    return {"layers": layers, "base_dots": along, **compared(others, len(own))}

@@ -51,7 +51,7 @@ class MergeCheck(Result):
         models: These.
         data: What each was looked at on.
         points: How many samples of it.
-        compared: ``"classes"`` or ``"features"``.
+        compared: ``"classes"``, ``"features"``, or ``"words"``: the likeliest next word at each position of texts.
         alphas: Coefficients of the sum of all task vectors; the first is 0, the base itself.
         apart: ``(task, coefficient)`` distance of the merged model from the fine-tuned one on the latter's own samples.
         resampled: The same on resampled samples.
@@ -79,6 +79,13 @@ class MergeCheck(Result):
         rivals_expected: ``(task, rival)`` the same loss for what a merge replaces: the base, then each model alone.
         rivals_expected_resampled: The same on resampled samples.
         rivals_apart: ``(task, rival, coefficient)`` share of predictions on which merged model and rival differ.
+        words: How many next words there are in the texts of each model; empty where no words are compared.
+        divergence: ``(task, coefficient)`` Kullback-Leibler divergence of the merged model from the fine-tuned one, nats per token.
+        divergence_resampled: The same on resampled texts.
+        surprise: ``(task, coefficient)`` mean −log probability of the next word by the merged model, nats.
+        surprise_resampled: The same on resampled texts.
+        own_surprise: ``(task,)`` the same by the fine-tuned model.
+        own_surprise_resampled: The same on resampled texts.
         tempered: The models whose accuracy was known for that.
         probed: The models whose predictions are those of a linear probe.
         notes: What else to tell of the models.
@@ -119,6 +126,13 @@ class MergeCheck(Result):
     rivals_expected: np.ndarray | None = None
     rivals_expected_resampled: np.ndarray | None = None
     rivals_apart: np.ndarray | None = None
+    words: tuple[int, ...] = ()
+    divergence: np.ndarray | None = None
+    divergence_resampled: np.ndarray | None = None
+    surprise: np.ndarray | None = None
+    surprise_resampled: np.ndarray | None = None
+    own_surprise: np.ndarray | None = None
+    own_surprise_resampled: np.ndarray | None = None
     tempered: tuple[str, ...] = ()
     probed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -137,6 +151,10 @@ class MergeCheck(Result):
         **dict.fromkeys(("resampled", "expected_resampled"), ("model", "coefficient", "resample")),
         "methods_apart": ("model", "method"),
         "methods_resampled": ("model", "method", "resample"),
+        **dict.fromkeys(("divergence", "surprise"), ("model", "coefficient")),
+        **dict.fromkeys(("divergence_resampled", "surprise_resampled"), ("model", "coefficient", "resample")),
+        "own_surprise": ("model",),
+        "own_surprise_resampled": ("model", "resample"),
         "map_alphas": ("place",),
         "terms": ("pair", "side", "place", "place"),
         "low": ("pair", "resample"),
@@ -268,6 +286,31 @@ class MergeCheck(Result):
         return {grade: found.count(grade) / len(found) for grade in GRADES}
 
     @property
+    def divergences(self) -> list[Estimate]:
+        """For each language model, the divergence of the merge at the suggested coefficient from it, nats per token."""
+        values, draws, at = self.divergence, self.divergence_resampled, self._chosen
+        if values is None or draws is None:
+            return []
+        return [Estimate.from_draws(float(each[at]), drawn[at]) for each, drawn in zip(values, draws, strict=True)]
+
+    @property
+    def perplexities(self) -> list[tuple[Estimate, Estimate, Estimate]]:
+        """For each language model, the perplexity of its texts by the base, by itself and by the merge."""
+        by_merge, own = self.surprise, self.own_surprise
+        if by_merge is None or own is None:
+            return []
+        draws, own_draws = self.surprise_resampled, self.own_surprise_resampled
+        assert draws is not None and own_draws is not None  # noqa: PT018 - they come together
+        return [
+            (
+                Estimate.from_draws(float(np.exp(by_merge[task, 0])), np.exp(draws[task, 0])),
+                Estimate.from_draws(float(np.exp(own[task])), np.exp(own_draws[task])),
+                Estimate.from_draws(float(np.exp(by_merge[task, self._chosen])), np.exp(draws[task, self._chosen])),
+            )
+            for task in range(len(self.models))
+        ]
+
+    @property
     def xi(self) -> np.ndarray | None:
         """``ξ(α₁, α₂)`` of every pair, from 0 to 2."""
         return None if self.terms is None else np.asarray(self.terms.sum(1))
@@ -286,7 +329,8 @@ class MergeCheck(Result):
 
     def _distance(self, task: int, at: int) -> Estimate:
         value = float(self.apart[task, at])
-        if self.compared == "classes":  # an interval that knows that none of few is not none of all
+        # An interval that knows that none of few is not none of all; for words, which come in texts, where resamples have none.
+        if self.compared == "classes" or (self.compared == "words" and value in (0.0, 1.0)):
             return proportion(value, self.points[task])
         return Estimate.from_draws(value, self.resampled[task, at])
 
@@ -296,12 +340,13 @@ class MergeCheck(Result):
 
     @override
     def headline(self) -> dict[str, Number]:
-        classes = self.compared == "classes"
-        unit = SHARE if classes else ""
+        classes, words = self.compared == "classes", self.compared == "words"
+        unit = SHARE if classes or words else ""
         numbers = {"coefficient": self.alpha.named("suggested coefficient α")}
         likely = self.expected_losses
         for task, name in enumerate(self.models):
             what = f"share of {self.whose(name)} predictions" if classes else "cosine distance"
+            what = "share of its next words" if words else what
             changed, differs = f"{name}, {what} that the merge changes", f"{name}, {what} that differ from the base"
             numbers[f"predicted_loss:{name}"] = self.losses[task].named(changed, unit)
             if likely:
@@ -312,6 +357,16 @@ class MergeCheck(Result):
                 )
                 numbers[f"expected_loss:{name}"] = likely[task].named(drop, SHARE)
             numbers[f"distance_from_base:{name}"] = self.stakes[task].named(differs, unit)
+            if words:
+                by_base, own, merge = self.perplexities[task]
+                numbers[f"divergence:{name}"] = self.divergences[task].named(
+                    f"divergence of the merge from {name} on its texts", "nats"
+                )
+                numbers[f"perplexity_of_base:{name}"] = by_base.named(
+                    f"perplexity of the texts of {name} by {self.base}"
+                )
+                numbers[f"perplexity:{name}"] = own.named(f"perplexity of the texts of {name} by {name}")
+                numbers[f"perplexity_of_merge:{name}"] = merge.named(f"perplexity of the texts of {name} by the merge")
         if self.apart[:, 0].any():
             numbers["way"] = self.way.named(
                 "share of the distance from the base to the models that the merge covers", SHARE
@@ -376,6 +431,17 @@ class MergeCheck(Result):
                 "predicted_loss": numbers[f"predicted_loss:{name}"],
                 "expected_loss": numbers.get(f"expected_loss:{name}"),
                 "distance_from_base": numbers[f"distance_from_base:{name}"],
+                **(
+                    {
+                        "next_words": self.words[task],
+                        **{
+                            key: numbers[f"{key}:{name}"]
+                            for key in ("divergence", "perplexity_of_base", "perplexity", "perplexity_of_merge")
+                        },
+                    }
+                    if self.compared == "words"
+                    else {}
+                ),
                 "base_cosine": numbers.get(f"base_cosine:{name}"),
             }
             for task, name in enumerate(names)
@@ -410,6 +476,16 @@ class MergeCheck(Result):
                     "predicted_loss": "Changed by the merge, at most lost (95 % interval)",
                     "expected_loss": "Expected drop in accuracy",
                     "distance_from_base": "Different from the base",
+                    **(
+                        {
+                            "divergence": "Divergence of the merge, nats a token",
+                            "perplexity_of_base": "Perplexity by the base",
+                            "perplexity": "Perplexity by the model",
+                            "perplexity_of_merge": "Perplexity by the merge",
+                        }
+                        if self.compared == "words"
+                        else {}
+                    ),
                     "base_cosine": "Cosine of the task vector with the base",
                 },
                 **self._shown_methods(),
@@ -496,7 +572,9 @@ class MergeCheck(Result):
                     self.models,
                     chosen=self.alpha.value,
                     as_good=self.as_good,
-                    unit="agreement of features, %"
+                    unit="same next words, %"
+                    if self.compared == "words"
+                    else "agreement of features, %"
                     if self.compared == "features"
                     else f"same predictions{' of linear probes' * bool(self.probed)}, %",
                     dark=dark,

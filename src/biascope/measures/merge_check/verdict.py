@@ -69,13 +69,13 @@ def verdict_of(check: MergeCheck) -> str:
     low, high = check.as_good
     alpha = f"α = {check.alpha.value:g}" + (f" ({low:g} to {high:g} is as good)" if low < high else "")
     kept = 1 - check.mean_loss.value
-    keeps = f"keeps {percent(kept)} of the predictions"
+    keeps = f"keeps {percent(kept)} of the {'next words' if check.compared == 'words' else 'predictions'}"
     if check.compared == "features":
         keeps = f"has a mean cosine of {kept:.3f} with the features"
     whose = listed([f"{name} (linear probe)" if name in check.probed else name for name in check.models])
     if set(check.probed) == set(check.models):
         whose = f"linear probes on {models}"
-    keeps = f"the merged model {keeps} of {whose} on their own samples."
+    keeps = f"the merged model {keeps} of {whose} on their own {'texts' if check.compared == 'words' else 'samples'}."
     first = f"{grade.capitalize()}: at {alpha}, {keeps}"
     if grade == "do not merge":
         first = f"Do not merge these models if each can be used on its own task: even at the best coefficient, {alpha}, {keeps}"
@@ -89,7 +89,11 @@ def verdict_of(check: MergeCheck) -> str:
         changes += f"The forecast is a drop of {_tenths(likely[worst].value)} points ({_interval(likely[worst])})."
         if check.models[worst] not in check.tempered:
             changes += " Pass its accuracy for a better forecast."
-    if not loss.value:
+    if check.compared == "words":
+        changes = (
+            f"{changes[:-1]} (95 % CI {percent(loss.low).removesuffix(' %')} to {percent(loss.high)}, over texts)."
+        )
+    elif not loss.value:
         of = "probe" if check.probed else "model"
         changes = f"No prediction changes (95 % CI: at most {percent(loss.high)} of any {of}'s predictions)."
     covered = f"The merge covers {percent(max(check.way.value, 0))} of the distance from {check.base} to the models."
@@ -100,6 +104,8 @@ def comparison_of(check: MergeCheck) -> str:
     """What the merge gives over what it replaces: the base, and the best single model for all tasks; on average over the tasks."""
     if check.grade == "undecided" or (check.compared == "classes" and not check.gains):
         return ""
+    if check.compared == "words":
+        return " ".join(words_of(check))
     if check.compared == "features":
         return (
             f"Whether the merge is more accurate than {check.base}, or than one model for all tasks, cannot be seen from features. "
@@ -121,6 +127,22 @@ def comparison_of(check: MergeCheck) -> str:
         f"These forecasts rest on {rests}, not on labels. "
         f"In a test on {TESTED} merges of two LeNets, the sign was right for {right['base']} and for {right['single']} of them."
     )
+
+
+def words_of(check: MergeCheck) -> list[str]:
+    """Divergence and perplexities in words, for each model."""
+    assert check.divergence is not None
+    found = []
+    for name, (base, own, merge), apart in zip(check.models, check.perplexities, check.divergences, strict=True):
+        found.append(
+            f"On the texts of {name}, perplexity is {base.value:.4g} for {check.base}, {own.value:.4g} for {name} and "
+            f"{merge.value:.4g} for the merge (95 % CI {merge.low:.4g} to {merge.high:.4g}). The merge is {apart.value:.3g} nats a "
+            f"token from {name} (95 % CI {apart.low:.3g} to {apart.high:.3g})."
+        )
+    few = [name for name, count in zip(check.models, check.points, strict=True) if count < 30]
+    if few:
+        found.append(f"The texts of {listed(few)} are few: with fewer than 30, intervals are too narrow.")
+    return found
 
 
 def _interval(share: Estimate) -> str:
@@ -148,7 +170,8 @@ def _distance(check: MergeCheck, value: float, model: str) -> str:
     """A distance of a model in words."""
     if check.compared == "features":
         return f"its features change by a cosine distance of {value:.3f}"
-    return f"{percent(value)} of {check.whose(model)} predictions change"
+    what = "next words" if check.compared == "words" else "predictions"
+    return f"{percent(value)} of {check.whose(model)} {what} change"
 
 
 def remarks_on(check: MergeCheck) -> list[str]:
