@@ -136,8 +136,8 @@ def texts_of(
 def plain_texts(name_or_path: str | Path, *, root: Path | str | None = None) -> tuple[str, dict[str, tuple[str, ...]]]:
     r"""Texts by split, whatever their labels, and the name of the set.
 
-    A ``.txt`` file has a text in each line, or a label, a tab and a text in each. Each line of a ``.jsonl`` file is a text, or an object
-    with an entry ``"text"``. A table needs a column of texts alone. All else is as for :func:`texts_of`.
+    A ``.txt`` file has a text in each line, or a label, a tab and a text in each. Each line of a ``.jsonl`` file is a text, or an
+    object with an entry ``"text"``. A table needs a column of texts alone. All else is as for :func:`texts_of`.
 
     Raises:
         ValueError: If there are no such texts, or a file of them is damaged.
@@ -179,9 +179,7 @@ def _texts_of_objects(path: Path) -> list[str]:
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise ValueError(
-                f"{path} must have JSON in each line, but line {place} is not: {error}. Correct it."
-            ) from error
+            raise ValueError(f"{path} must have JSON in each line, but line {place} is not. Correct it.") from error
         text = value.get("text") if isinstance(value, dict) else value
         if not isinstance(text, str):
             raise ValueError(
