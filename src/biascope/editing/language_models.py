@@ -56,11 +56,12 @@ def language_models_of(start: Checkpoint, models: Mapping[str, Checkpoint]) -> L
     transformers = library(str(folder))
     own = {name: _folder_of(model, folder) for name, model in {"": start, **models}.items()}
     causal = {name: _is_causal(place, transformers) for name, place in own.items()}
-    if not causal[""]:
+    files = [name for name, model in models.items() if (model.path / "config.json").is_file()]
+    if not any(causal[name] for name in files or [""]):  # classifiers may have a language model as their base
         return None
-    if others := [name for name, known in causal.items() if not known]:
+    if others := [name or start.name for name, known in causal.items() if not known]:
         raise ValueError(
-            f"{start.name} is a causal language model, so the others must be too, but {listed(others)} is not. Pass models of one kind."
+            f"All must be causal language models, or none, but {listed(others)} is not. Pass models of one kind and their base."
         )
     networks = {
         name: _network(transformers, own[name], None if model.path.is_dir() else stored_weights(model.path))
