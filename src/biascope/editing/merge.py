@@ -160,7 +160,11 @@ def merge(
     wholes = WholeModels(base, fits, Path(out), dtype, shard_bytes, overwrite)
     sums, hashed, same = LayerSums(), Fingerprint(), _Same()
     differing: list[str] = []
-    with wholes, writer, run.tracked("merging", base.numbers + surveys * len(merged)) as advance:
+    with (
+        wholes,
+        writer,
+        run.tracked("merging", base.numbers + surveys * sum(part.numbers for part in parts_of.values())) as advance,
+    ):
         for _ in range(surveys):
             chosen.survey([_counting(part, advance) for part in parts_of.values()])
         for name in every:
@@ -411,11 +415,12 @@ def _part(base: Checkpoint, streams: Sequence[TaskStream], name: str) -> MovedTe
 
 
 def _counting(part: MovedTensor, advance: Callable[[int], None]) -> MovedTensor:
-    """A tensor that counts as read once it was."""
+    """A tensor whose numbers count as they are read."""
 
     def read() -> Iterator[Slice]:
-        yield from part.read()
-        advance(1)
+        for each in part.read():
+            yield each
+            advance(len(each.start))
 
     return dataclasses.replace(part, read=read)
 

@@ -179,7 +179,8 @@ def _listed() -> str:
     lines = []
     for name in methods.names():
         form = methods.method(name)
-        lines.append(f"{name}: {form.says} ({form.reference})")
+        held = ". Holds one tensor of all models in memory." if form.matrices else ""
+        lines.append(f"{name}: {form.says} ({form.reference}){held}")
         for setting in form.settings:
             usual = "must be given" if setting.default is None else f"{setting.default:g}"
             usual = {"1": "true", "0": "false"}[usual] if setting.flag else usual
