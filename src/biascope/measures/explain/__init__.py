@@ -18,7 +18,7 @@ from biascope.families.replacements import kinds
 from biascope.kernels.selftest import derivative_checks
 from biascope.measures.explain.result import Explanation, Said
 from biascope.measures.explain.rows import CardNumber, Reader, outputs
-from biascope.measures.explain.variants import ADDED, REMOVED, Variant, parts_of, variants_of
+from biascope.measures.explain.variants import ADDED, REMOVED, EditedNetwork, parts_of, variants_of
 from biascope.results.axes import InputAxes
 from biascope.results.estimate import Estimate, jackknife
 from biascope.results.registry import measurement
@@ -182,7 +182,7 @@ class Laboratory:
         family: Family,
         probe: Probe,
         reader: Reader,
-        variants: Sequence[Variant],
+        variants: Sequence[EditedNetwork],
         draws: int,
         readout: str,
         seed: int,
@@ -256,7 +256,7 @@ class _Table:
     def __init__(
         self,
         rows: Sequence[CardNumber],
-        variants: Sequence[Variant],
+        variants: Sequence[EditedNetwork],
         readings: Mapping[int, Mapping[str, np.ndarray]],
         comparisons: int = 0,
     ) -> None:

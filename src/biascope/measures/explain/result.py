@@ -172,7 +172,7 @@ class Explanation(Result):
                 "This is about initial weights and random inputs. It tells to which component the card is sensitive. It does not tell "
                 "which network is more accurate. A component whose removal changes nothing may be one of several that do the same: the "
                 "second table adds each one alone to a network without any. "
-                f"Changes in bold differ from zero. The {self.comparisons} intervals hold together at 95 %."
+                f"Changes with a star differ from zero. The {self.comparisons} intervals hold together at 95 %."
             ),
             next_steps=steps,
             shown_tables=shown,
@@ -208,8 +208,8 @@ class Explanation(Result):
         change, low, high = self.changes[place, row], self.low[place, row], self.high[place, row]
         if math.isnan(change):
             return "–"
-        form = _percent if self.units[row] == SHARE else _plain
-        words = f"{form(change, True)} ({form(low, True)} to {form(high, True)})"
+        form = _percent if self.units[row] == SHARE else _short
+        words = f"{form(change, True)} ({form(low)} to {form(high)})"
         return f"{words} *" if self.clear[place, row] else words
 
     @override
@@ -269,6 +269,10 @@ _HEADINGS = {
 
 def _percent(share: float, signed: bool = False) -> str:
     return f"{100 * share:+.1f}" if signed else f"{100 * share:.1f}"
+
+
+def _short(number: float, signed: bool = False) -> str:
+    return f"{number:+.2f}" if signed else f"{number:.2f}"
 
 
 def _plain(number: float, signed: bool = False) -> str:

@@ -32,7 +32,7 @@ class ComponentGroup:
 
 
 @dataclass(frozen=True)
-class Variant:
+class EditedNetwork:
     """A network that is measured.
 
     Attributes:
@@ -85,16 +85,16 @@ def _name(label: str, members: Sequence[Component], start: int, count: int) -> s
     return f"{label} {start + 1}–{start + len(members)} of {count} ({where})"
 
 
-def variants_of(structure: Structure, parts: Sequence[ComponentGroup]) -> list[Variant]:
+def variants_of(structure: Structure, parts: Sequence[ComponentGroup]) -> list[EditedNetwork]:
     """The network, the neutral network, and each part removed from the first and added to the second."""
     bare = neutral(structure)
-    found = [Variant("", "", "", {}), Variant("", "", "neutral", bare)]
+    found = [EditedNetwork("", "", "", {}), EditedNetwork("", "", "neutral", bare)]
     for part in parts:
         for alternative in part.alternatives:
-            found.append(Variant(REMOVED, part.name, alternative, dict.fromkeys(part.members, alternative)))
+            found.append(EditedNetwork(REMOVED, part.name, alternative, dict.fromkeys(part.members, alternative)))
     if len([part for part in parts if part.neutral]) > 1:  # of a single one, both ways are the same
         for part in parts:
             if part.neutral:
                 left = {each: name for each, name in bare.items() if each not in part.members}
-                found.append(Variant(ADDED, part.name, part.neutral, left))
+                found.append(EditedNetwork(ADDED, part.name, part.neutral, left))
     return found
