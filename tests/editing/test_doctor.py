@@ -124,6 +124,28 @@ def test_a_whole_model_is_compared_with_the_weighted_update(tmp_path, weight):
     assert findings(diagnosis_of([other], base=base, merged=tmp_path / "out")) == {("no_change", FAULT)}
 
 
+@pytest.mark.parametrize("times", [1, 16])
+def test_one_wrong_layer_among_many_is_found(tmp_path, times):
+    """In bfloat16, where rounding moves the scale of every layer a little."""
+    names = [f"model.{place}.q" for place in range(20)]
+    base = {f"{name}.weight": normal(16, 12, seed=place).bfloat16() for place, name in enumerate(names)}
+    factors, moved = {}, {}
+    for place, name in enumerate(names):
+        down, up = normal(2, 12, seed=50 + place).float(), 0.02 * normal(16, 2, seed=90 + place).float()
+        factors |= {f"{name}.lora_A.weight": down, f"{name}.lora_B.weight": up}
+        wide = base[f"{name}.weight"].float() + (times if place == 7 else 1) * up @ down
+        moved[f"{name}.weight"] = wide.bfloat16()
+    a = written(tmp_path / "a", factors, {"r": 2, "lora_alpha": 2, "target_modules": ["q"]})
+    out = model(tmp_path / "out", moved)
+    found = diagnosis_of([a], base=model(tmp_path / "base", base), merged=out)
+    if times == 1:
+        assert found.status("alpha_lost") == CLEAN
+    else:
+        (sign,) = (sign for sign in found.findings if sign.case == "alpha_lost")
+        assert sign.key == "model.7.q"
+        assert sign.says.startswith("In 1 of 20 layers")
+
+
 def test_the_base_may_be_one_of_the_folders_and_names_may_be_alike(tmp_path):
     base = model(tmp_path / "base", start(), tie_word_embeddings=False)
     (tmp_path / "run").mkdir()

@@ -22,7 +22,7 @@ _FEW = 4  # layers that are named
 
 
 @dataclass(frozen=True)
-class Variant:
+class LoraVariant:
     """A change of LoRA that a plain sum of factors misses.
 
     Attributes:
@@ -37,13 +37,13 @@ class Variant:
 
 
 VARIANTS = (
-    Variant("DoRA", "use_dora", (".lora_magnitude_vector", ".lora_magnitude_vector.weight")),
-    Variant("lora_bias", "lora_bias", (".lora_B.bias",)),
-    Variant("KaSA", "kasa_config", (".lora_diag",)),
+    LoraVariant("DoRA", "use_dora", (".lora_magnitude_vector", ".lora_magnitude_vector.weight")),
+    LoraVariant("lora_bias", "lora_bias", (".lora_B.bias",)),
+    LoraVariant("KaSA", "kasa_config", (".lora_diag",)),
 )
 
 
-def variants_of(folder: Folder) -> list[Variant]:
+def variants_of(folder: Folder) -> list[LoraVariant]:
     """The variants that an adapter uses, by its settings or its tensors."""
     return [
         variant

@@ -17,6 +17,7 @@ from biascope.editing.doctor.folder import Folder
 from biascope.results.wording import listed, percent, significant
 
 _NEAR = 0.02  # a scale is the expected one within this share: faults are factors such as 2, 16 or √r
+_NOISE = 5  # standard errors by which rounding may move the scale of a layer
 _MOST = 0.9  # share of layers that must agree
 _ALIKE = 0.3  # cosine of the output's change with the expected one, below which it is no sum of the sources
 _LEAST = 0.01  # weight of a source below which it counts as absent
@@ -138,6 +139,13 @@ def _signs_of_scale(
     if cosine < _ALIKE or not (_agree(ratio) or _agree(ratio / middle) or explained):
         says = f"The change of {merged.name} is no sum of the updates with these weights, so its scale cannot be told."
         yield from (Sign(case, UNSEEN, says) for case in _ADVICE)
+    elif odd := _odd_layers(changes, chosen, ratio) if _agree(ratio) else []:
+        (layer, other), *_ = sorted(odd, key=lambda each: -abs(each[1] - 1))
+        says = (
+            f"In {len(odd)} of {len(ratio)} layers, the change of {merged.name} is not the expected one, such as "
+            f"{significant(other)} times it in {layer}."
+        )
+        yield Sign("alpha_lost", FAULT, says, merged.file(), layer, _ADVICE["alpha_lost"])
     elif _agree(ratio):
         says = f"The change of {merged.name} is {times} times the expected one, in {len(ratio)} layers."
         yield from (Sign(case, CLEAN, says) for case in _ADVICE)
@@ -220,6 +228,15 @@ def _ratios(changes: Changes, weights: np.ndarray, adapted: bool) -> tuple[np.nd
         ratio = (own / along if adapted else along / square)[there]
     cosine = along[there].sum() / math.sqrt(own[there].sum() * square[there].sum())
     return ratio, float(cosine)
+
+
+def _odd_layers(changes: Changes, weights: np.ndarray, ratio: np.ndarray) -> list[tuple[str, float]]:
+    """Layers whose ratio is not 1 although most are, by more than the noise of rounding explains."""
+    square = np.einsum("i,lij,j->l", weights, changes.products[:, 1:, 1:], weights)
+    there = np.flatnonzero((square > 0) & (changes.products[:, 0, 0] > 0))
+    noise = np.sqrt(changes.lost / changes.numbers / np.where(square > 0, square, 1))[there]
+    far = ~(np.abs(ratio - 1) <= _NEAR + _NOISE * noise)
+    return [(changes.layers[there[place]], float(ratio[place])) for place in np.flatnonzero(far)]
 
 
 def _agree(ratio: np.ndarray) -> bool:
