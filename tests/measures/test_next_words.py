@@ -121,6 +121,7 @@ def test_what_is_said(tmp_path) -> None:
     assert sentence.count("nats a token") == 2
     assert "predictions" not in sentence
     assert "accuracy" not in sentence
+    assert "likeliest next word" in found.story().meaning
     headline = found.headline()
     assert headline["divergence:a"].value == pytest.approx(found.divergences[0].value)
     assert {f"{key}:a" for key in ("perplexity", "perplexity_of_base", "perplexity_of_merge", "predicted_loss")} <= set(
