@@ -530,8 +530,8 @@ class MergeCheck(Result):
     def _meaning(self) -> str:
         if self.compared == "words":
             return (
-                "The verdict compares the likeliest next word by the merged model with that by each fine-tuned model, on the latter's own "
-                "texts. The share of correct next words cannot drop by more than the share that changes. The verdict does not say "
+                "The verdict compares the likeliest next word by the merged model with that by each fine-tuned model, on the latter's "
+                "own texts. The share of correct next words cannot drop by more than the share that changes. The verdict does not say "
                 "whether the fine-tuned models were good, nor what whole texts the merged model would write."
             )
         words = (
