@@ -8,7 +8,7 @@ import torch
 from checkpoint_files import same_bits, saved
 from networks_under_test import batchnorm_convnet, normal
 
-from biascope.editing.merge import differences, merge
+from biascope.editing.merge import differences, merge, told_of_precision
 from biascope.editing.merge_result import Difference, Merge
 from biascope.editing.vectors import TaskVector
 from biascope.families import weights
@@ -186,6 +186,8 @@ def test_models_of_other_types_are_converted_and_the_loss_is_told(tmp_path, dtyp
     noise = (end["w"].bfloat16().float() - end["w"]).square().sum()
     assert told / 100 == pytest.approx(float(noise / (narrow.read("w").float() - start["w"]).square().sum()), rel=0.05)
     assert "holds" not in merge(base, [(wide, 0.5)], tmp_path / "plain.safetensors").sentence()
+    assert all(sentence in words for sentence in told_of_precision(base, [narrow, wide]))
+    assert len(told_of_precision(base, [narrow, wide])) == 2
     back = differences(narrow, [wide]).sentence()
     assert "If wide was trained from wider weights than the bfloat16 of narrow" in back
     merge(narrow, [(wide, 1.0)], tmp_path / "one.safetensors")

@@ -21,7 +21,7 @@ from biascope.editing.encoder_source import NAMES, encoder_of
 from biascope.editing.encoders.encoder import Encoder
 from biascope.editing.heads import Head, checked_features, fitted_head, identity_head
 from biascope.editing.language_models import LanguageModels, language_models_of, texts_as_ids
-from biascope.editing.merge import fits_of, require_related
+from biascope.editing.merge import fits_of, require_related, told_of_precision
 from biascope.editing.model_heads import ends_with, headless, own_head, require_linear
 from biascope.editing.reading import Reading
 from biascope.editing.stream import TaskStream, is_vector
@@ -110,7 +110,19 @@ def candidates_of(
     _expect_memory(start, len(ends), run)
     names = distinct(each.label for each in ends)
     places = dict(zip(names, sets if len(sets) > 1 else list(sets) * len(names), strict=True))
-    known = dict(zip(names, ends, strict=True))
+    found = _read(start, dict(zip(names, ends, strict=True)), places, control, reading, run)
+    return dataclasses.replace(found, notes=(*found.notes, *told_of_precision(start, ends)))
+
+
+def _read(
+    start: Checkpoint,
+    known: Mapping[str, Checkpoint],
+    places: Mapping[str, str],
+    control: str | None,
+    reading: Reading,
+    run: Run,
+) -> Candidates:
+    """By the kind of model that the base is."""
     if not _is_encoder(start, reading):
         return _built(start, known, places, control, reading, run)
     if reading.model is None and (language := language_models_of(start, known)) is not None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from biascope.editing import methods
 from biascope.editing.adapters import Update, Zero, config_of, is_adapter, on_base, require_no_adapter, updates
 from biascope.editing.configurations import told_of_folders
-from biascope.editing.layer_sums import LayerSums, compared, comparison
+from biascope.editing.layer_sums import LayerSums, compared, comparison, dot
 from biascope.editing.merge_result import Difference, Merge
 from biascope.editing.merged_folder import WholeModels, copy_texts, written_type
 from biascope.editing.methods._method import Factors, Method, MovedTensor, Rule, Slice
@@ -597,6 +597,19 @@ def _remarks(base: Checkpoint, kept: set[str], differing: Sequence[str]) -> tupl
         return ()
     words = f"{len(kept)} tensors are taken from {base.label} (integers, running statistics, names to keep)"
     return (f"{words}; {len(differing)} of them differ in the models." if differing else f"{words}.",)
+
+
+def told_of_precision(base: Checkpoint, models: Sequence[Checkpoint]) -> list[str]:
+    """What a user should know of models in other types than their base, from one pass over the weights that they share."""
+    found = []
+    for fit in fits_of([model for model in models if not is_vector(model)], base):
+        shared = fit.shared
+        names = [name for name in shared.tensors if name in base.tensors and _is_comparable(base, shared, name)]
+        stream = TaskStream(base, shared, (base.tensors.keys() | shared.tensors.keys()) - set(names))
+        if stream.types:
+            square = sum(dot(deltas[0], deltas[0]) for name in names for *_, deltas in _moves(base, [stream], name))
+            found += _told_of_types(base, [stream], np.array([square]))
+    return found
 
 
 def _told_of_types(base: Checkpoint, streams: Sequence[TaskStream], squares: np.ndarray) -> list[str]:
