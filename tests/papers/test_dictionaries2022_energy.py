@@ -134,6 +134,13 @@ def test_agreement_is_a_rank_correlation_over_networks() -> None:
     assert made([0.1, 0.3, 0.2], [10.0, 30.0, 70.0]).agreement(names, "concentration", 3).value == pytest.approx(0.5)
 
 
+def test_a_statistic_on_which_nearly_all_resamples_agree_has_no_interval() -> None:
+    draws = np.array([[0.0], [0.0], [0.0], [0.0], [1.0]])  # four of five are the last in 0.7 % of resamples
+    found = energy.resampled_draws_and_images(lambda means: float(means[0] > 0.7), [draws])
+    assert found.value == 0.0
+    assert np.isnan([found.low, found.high, found.standard_error]).all()
+
+
 def test_networks_have_the_published_sizes() -> None:
     parameters = {}
     for name in (RELU, SIRENS[0], "FFN-1"):

@@ -240,7 +240,7 @@ def resampled_draws_and_images(
         resamples: How often.
 
     Returns:
-        The statistic; its spread is unknown where a network has one draw alone, or all resamples agree.
+        The statistic; its spread is unknown where a network has one draw alone, or nearly all resamples agree.
 
     Example:
         >>> steady = [np.full((2, 3), value) for value in (1.0, 2.0, 4.0)]
@@ -261,7 +261,8 @@ def resampled_draws_and_images(
             ]
         )
     drawn = of_rows(statistic, [np.array(rows) for rows in zip(*means, strict=True)])
-    return Estimate(value) if agree(drawn) else Estimate.from_draws(value, drawn)
+    found = Estimate(value) if agree(drawn) else Estimate.from_draws(value, drawn)
+    return found if found.low < found.high else Estimate(value)
 
 
 def studied(names: Sequence[str], plan: Row, run: Run, *, long: bool = False) -> DictionaryStudy:
