@@ -182,6 +182,16 @@ def test_networks_share_their_draws() -> None:
     assert np.nanmax(np.abs(result.changes[same])) < 1e-9
 
 
+def test_a_constant_network_is_refused() -> None:
+    def build() -> nn.Module:
+        last = nn.Linear(4, 1)
+        nn.init.zeros_(last.weight)
+        return nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.ReLU(), last)
+
+    with pytest.raises(ValueError, match="must depend on its input, but its output is constant"):
+        explained(build, 1, 4, 4, draws=8)
+
+
 def test_trained_weights_are_refused() -> None:
     family = Family.point(nn.Sequential(nn.Flatten(), nn.Linear(64, 1)), name="trained")
     with pytest.raises(ValueError, match="needs networks at initialisation"):

@@ -116,10 +116,15 @@ def explain(
     warnings: list[str] = []
     first = laboratory.readings(0)
     table = _Table(reader.rows(), variants, first)
-    if len(table.unmeasured):
+    if not np.isfinite(table.values[0]).any():
+        raise ValueError(
+            f"{family.name} must depend on its input, but its output is constant. Check its last layer, which may start at "
+            "zero, or pass --readout features."
+        )
+    if table.unmeasured:
         warnings.append(
-            f"{len(table.unmeasured)} of {len(variants)} networks have no output that depends on the input once replaced, and are left "
-            f"out: {'; '.join(table.unmeasured[:3])}."
+            f"The output of {len(table.unmeasured)} of {len(variants)} networks does not depend on the input once components are "
+            f"replaced. They are left out: {'; '.join(table.unmeasured[:3])}."
         )
     chosen = table.strongest()
     again = _Table(
@@ -266,11 +271,7 @@ class _Table:
         self.values = np.full(shape, math.nan)
         for place, each in known.items():
             self.values[place] = [full for full, _ in each]
-        self.unmeasured = [
-            f"{variants[place].part or 'the neutral network'} {variants[place].way}"
-            for place in known
-            if not np.isfinite(self.values[place]).any()
-        ]
+        self.unmeasured = [variants[place].words for place in known if not np.isfinite(self.values[place]).any()]
         compared = [(place, row) for place in known if variants[place].way for row in range(len(rows))]
         self.comparisons = comparisons or max(1, len(compared))
         self.changes = np.full((3, *shape), math.nan)

@@ -48,6 +48,13 @@ class EditedNetwork:
     replacements: Replacements
 
     @property
+    def words(self) -> str:
+        """What it is, for warnings."""
+        if not self.way:
+            return "the neutral network" if self.replacements else "the network itself"
+        return f"{self.part} {self.way}" + (f" ({self.alternative})" if self.way == REMOVED else "")
+
+    @property
     def key(self) -> str:
         """The name under which its readings are kept."""
         content = sorted(f"{each.places} {each.kind} {name}" for each, name in self.replacements.items())
