@@ -87,6 +87,8 @@ def test_the_readme_is_two_screens_long() -> None:
     assert len(COMMANDS) >= 9
 
 
+# A command line prints warnings, such as what a scan of a large network leaves out.
+@pytest.mark.filterwarnings("default::UserWarning:biascope")
 @pytest.mark.parametrize("command", dict.fromkeys(COMMANDS))
 def test_a_command_of_the_readme_runs(command: str, folder: Path, without_pictures: None) -> None:
     words = shlex.split(command, comments=True)[1:]

@@ -298,7 +298,7 @@ def test_tables_of_a_result_hold_numbers() -> None:
     table = found.to_dataframe("coefficients")
     assert len(table) == len(found.tables()["coefficients"])
     assert table["distance"].dtype == np.float64
-    with pytest.raises(ValueError, match=r"it has 'models', 'coefficients'.*\.$"):
+    with pytest.raises(ValueError, match=r"it has 'models', 'methods', 'coefficients'.*\.$"):
         found.to_dataframe("coefficient")
 
 

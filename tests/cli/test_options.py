@@ -21,7 +21,13 @@ from biascope.cli import app, options
 from biascope.cli.options import Output, SeededWork, with_groups
 
 # What a command calls by a shared name and means otherwise: the file that it is there to write.
-OWN_MEANING = {("report", "--out"), ("merge apply", "--out"), ("merge extract", "--out")}
+OWN_MEANING = {
+    ("report", "--out"),
+    ("merge apply", "--out"),
+    ("merge apply", "--seed"),
+    ("merge apply", "--set"),
+    ("merge extract", "--out"),
+}
 # Names that options of one concept had before there was one name for it.
 FORMER = {
     "--data-sizes",

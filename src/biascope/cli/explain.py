@@ -10,7 +10,7 @@ import typer
 from biascope.cli._dry_run import rehearsed
 from biascope.cli._settings_file import keep_settings
 from biascope.cli.measure import measured_family
-from biascope.cli.options import Draws, Model, NetworkOptions, Readout, SeededWork, with_groups
+from biascope.cli.options import Draws, Inputs, Model, NetworkOptions, Readout, SeededWork, with_groups
 from biascope.cli.printing import print_results
 
 
@@ -21,7 +21,7 @@ def explain(
     *,
     network: NetworkOptions,
     draws: Draws = 64,
-    inputs: Annotated[int, typer.Option(help="Number of inputs of each network, an even number.")] = 16,
+    inputs: Inputs = 16,
     parts: Annotated[
         int, typer.Option(help="Replace components of one kind in at most so many groups of neighbours.")
     ] = 4,

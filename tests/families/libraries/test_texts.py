@@ -156,7 +156,6 @@ def test_architectures_that_need_more_than_two_sizes(kind):
     ("kind", "message"),
     [
         ("clip_text_model", "its forward pass failed with: You have to specify input_ids"),
-        ("videomae", "must take inputs of 3×224×224"),
     ],
 )
 def test_architectures_that_cannot_be_measured_say_why(kind, message):
