@@ -152,6 +152,14 @@ def test_nuslerp_of_a_layer_that_one_model_changed():
     assert change("nuslerp:mergekit", [a, nothing]).norm().item() == pytest.approx(5 * math.sqrt(0.5))
 
 
+def test_nuslerp_of_opposite_changes_is_told():
+    moved, other = random_matrices(2)
+    start = {"w": torch.zeros_like(moved)}
+    for back, told in ((1e-3 * other - moved, True), (other, False)):
+        _, doubts = changes("nuslerp", start, [{"w": moved}, {"w": back}])
+        assert any("nearly opposite directions" in each for each in doubts) == told
+
+
 def test_ties_worked_by_hand():
     """Six numbers, density one half: each model keeps its three largest; 4 + 3 elect plus, −5 + 2 minus, 1 and 6 stand alone."""
     a = [4.0, -5.0, 0.1, 1.0, 0.2, 0.0]
@@ -217,6 +225,12 @@ def test_della_keeps_large_changes_more_often_by_rows():
     assert float(theirs.abs().sum()) == pytest.approx(float(moved.sum()))
 
 
+def test_della_divides_by_the_probability_to_the_last_digit():
+    (moved,) = random_matrices(1)
+    found = change("della", [moved], ["density=0.2", "epsilon=0"])
+    assert torch.allclose(found[found != 0], 5 * moved[found != 0], rtol=1e-14)
+
+
 def test_breadcrumbs_cut_both_ends():
     moved = torch.tensor([1.0, -10.0, 2.0, 9.0, -3.0, 4.0, 8.0, -5.0, 6.0, 7.0], dtype=torch.float64)
     kept = torch.where((moved.abs() > 3) & (moved.abs() < 9), moved, 0.0)
@@ -280,6 +294,14 @@ def test_tsv_m_of_more_tasks_than_rank_is_told():
     found, doubts = changes("tsv_m", {"w": torch.zeros(2, 5)}, [{"w": torch.ones(2, 5)}] * 3)
     assert not found["w"].any()
     assert "0 singular vectors" in doubts[0]
+
+
+def test_tsv_m_of_a_layer_that_a_model_left_or_that_two_share_has_no_arbitrary_direction():
+    one, other = random_matrices(2)
+    (u, s, v), zero = torch.linalg.svd(one, full_matrices=False), torch.zeros_like(one)
+    assert torch.allclose(change("tsv_m", [one, zero]), (u[:, :4] * s[:4]) @ v[:4])
+    assert torch.allclose(change("tsv_m", [one, zero, other, zero]), change("tsv_m", [zero, other, zero, one]))
+    assert torch.allclose(change("tsv_m", [one, one.clone()]), (u[:, :4] * s[:4]) @ v[:4])
 
 
 def test_iso_c_makes_singular_values_equal():
@@ -386,6 +408,28 @@ def test_methods_of_factors_refuse_whole_weights():
 def test_what_a_user_can_get_wrong_is_told(name, settings, said):
     with pytest.raises(ValueError, match=said):
         change(name, vectors([1.0], [2.0]), settings)
+
+
+def test_a_setting_has_one_value():
+    for pair in (["weight=0.2", "weight=0.3"], ["weight:m0=0.2", "weight:m0=0.3"], ["weight@w=1", "weight@w=0"]):
+        with pytest.raises(ValueError, match=r"weight must have one value, but .* are given\. Leave one of them out\."):
+            change("linear", vectors([1.0]), pair)
+    change("linear", vectors([1.0]), ["weight=0.2", "weight:m0=0.3", "weight@w=1"])
+
+
+def test_a_value_for_all_models_that_no_model_takes_is_told(tmp_path):
+    """``A=0.7 B=0.3`` are values of models, which go before one of all models, even in some tensors."""
+    base, *models = (saved(tmp_path, name, {"w": normal(4, seed=0)}) for name in ("base", "a", "b"))
+    given = [(models[0], 0.7), (models[1], 0.3)]
+    found = merge(base, given, tmp_path / "out.safetensors", settings=[Assigned.read("weight@w=0")])
+    assert any(
+        "weight@w=0 has no effect, because each model has a weight of its own. Pass weight:a@w=0" in each
+        for each in found.remarks
+    )
+    found = merge(
+        base, [(models[0], 0.7), (models[1], None)], tmp_path / "two.safetensors", settings=[Assigned.read("weight=0")]
+    )
+    assert not any("has no effect" in each for each in found.remarks)
 
 
 def test_settings_are_told_as_they_are_spelled():

@@ -1,5 +1,6 @@
 """Components of a forward pass, and what stands in their place."""
 
+import math
 from collections import Counter
 
 import pytest
@@ -149,6 +150,21 @@ def test_uniform_attention_is_the_same_however_it_is_computed() -> None:
         torch.testing.assert_close(output, x.mean(1, keepdim=True).expand(-1, 5, -1))
     output, _ = changed(Attention("whole"), "attention", "uniform attention", 5, 4)
     torch.testing.assert_close(output, output[:, :1].expand(-1, 5, -1))
+
+
+def test_uniform_attention_keeps_the_masks_that_models_add() -> None:
+    class Causal(nn.Module):
+        def __init__(self, mask: float) -> None:
+            super().__init__()
+            self.key = nn.Linear(4, 4)
+            self.register_buffer("mask", torch.full((5, 5), mask).triu(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (x @ self.key(x).transpose(1, 2) + self.mask).softmax(-1) @ x
+
+    for mask in (-100.0, -1e4, -math.inf):
+        output, x = changed(Causal(mask), "attention", "uniform attention", 5, 4)
+        torch.testing.assert_close(output, x.cumsum(1) / torch.arange(1.0, 6.0)[:, None])
 
 
 def test_the_second_moment_is_kept() -> None:

@@ -209,6 +209,7 @@ def merge(
             lost=lost.astype(int),
             precision=" and ".join(sorted({weights.type_name(plan[name].dtype) for name in plan.keys() - kept})),
             remarks=(
+                *values.idle(),
                 *chosen.doubts(),
                 *same.told(names),
                 *_remarks(base, kept, differing),

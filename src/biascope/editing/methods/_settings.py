@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
+import itertools
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -104,7 +106,7 @@ class Values:
         tensors: Names of the tensors that are merged.
 
     Raises:
-        ValueError: If a name is unknown, a value is out of its range or missing, or a pattern matches nothing.
+        ValueError: If a name is unknown, a value is out of its range, missing or given twice, or a pattern matches nothing.
 
     Example:
         >>> known = (MethodSetting("weight", 1.0, "", each=True),)
@@ -127,6 +129,15 @@ class Values:
         tensors = self._tensors
         for each in assigned:
             self._check(each, tensors)
+        for one, other in itertools.combinations(assigned, 2):
+            if (one.name, one.model, one.pattern) == (
+                other.name,
+                other.model,
+                other.pattern,
+            ) and one.value != other.value:
+                raise ValueError(
+                    f"{one.name} must have one value, but {one} and {other} are given. Leave one of them out."
+                )
         # A pattern is more special than none; the sort keeps the order of the others.
         self._assigned = sorted(assigned, key=lambda each: (each.model is None, each.pattern is None))
         self._deepest: dict[str, int] = {}
@@ -197,6 +208,17 @@ class Values:
         low = min(int(place), len(value) - 1)
         high = min(low + 1, len(value) - 1)
         return value[low] + (place - low) * (value[high] - value[low])
+
+    def idle(self) -> list[str]:
+        """Which values for all models have no effect, because each model has its own; in words."""
+        own = {(each.name, each.model) for each in self._assigned if each.pattern is None}
+        found = []
+        for each in self._assigned:
+            if each.model is None and all((each.name, model) in own for model in self.models):
+                instead = dataclasses.replace(each, model=self.models[0])
+                remedy = f"Pass {instead}, and so on" if each.pattern else "Leave one of them out"
+                found.append(f"{each} has no effect, because each model has a {each.name} of its own. {remedy}.")
+        return found
 
     def told(self) -> str:
         """All values in words: those given, then the usual ones."""

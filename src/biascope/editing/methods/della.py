@@ -111,7 +111,7 @@ class _Rows:
     def __init__(self, method: Method, part: MovedTensor, chance: Callable[[Tensor, int], Tensor]) -> None:
         chances = [Chances(method.seed, key, part.name) for key in method.keys]
         self._ready = [_drawn(part, place, chance, each) for place, each in enumerate(chances)]
-        self._left = [(torch.zeros(0, dtype=torch.bool), torch.zeros(0)) for _ in chances]
+        self._left = [(torch.zeros(0, dtype=torch.bool), torch.zeros(0, dtype=part.dtype)) for _ in chances]
 
     def next(self, each: Slice, place: int) -> tuple[Tensor, Tensor]:
         """The mask of a model in the next slice, and the probabilities that it was drawn with."""
@@ -137,8 +137,8 @@ def _drawn(
         if whole:
             rows, waiting = waiting[:whole].view(-1, columns), waiting[whole:]
             order = rows.abs().argsort(dim=1, stable=True)
-            ranks = torch.arange(columns, dtype=torch.float32).expand_as(rows)
-            ranks = torch.empty_like(rows, dtype=torch.float32).scatter_(1, order, ranks)
+            ranks = torch.arange(columns, dtype=part.dtype).expand_as(rows)
+            ranks = torch.empty_like(rows).scatter_(1, order, ranks)
             shares = chance(ranks, place)
             drawn = chances.next(whole).view(rows.shape)
             yield (drawn < shares).flatten(), shares.flatten()

@@ -13,6 +13,8 @@ from biascope.editing.methods._method import Method, MovedTensor, Rule, constant
 from biascope.editing.methods._settings import MethodSetting
 from biascope.editing.methods.slerp import angle_between, circle
 
+_MOST = 10.0  # times the coefficients of a straight line, from which a great circle is hardly determined
+
 
 class NuSlerp(Method):
     """``sin((1−t)Ω)/sin Ω τ_A + sin(tΩ)/sin Ω τ_B`` with ``t = w_B / (w_A + w_B)``, Ω the angle between the task vectors of a tensor.
@@ -26,6 +28,10 @@ class NuSlerp(Method):
     reference = "mergekit, method nuslerp"
     without_angle: ClassVar[float | None] = None  # the angle that a zero vector counts as
 
+    def __init__(self, *args: object, **settings: object) -> None:
+        super().__init__(*args, **settings)  # type: ignore[arg-type]
+        self._opposed: list[tuple[float, str]] = []  # the largest coefficient of a tensor, and its name
+
     def rule(self, part: MovedTensor) -> Rule:
         """The combination with the coefficients of the sphere."""
         first, second = self.values.each("weight", part.name)
@@ -37,7 +43,20 @@ class NuSlerp(Method):
         angle = angle_between(math.sqrt(one), math.sqrt(other), math.sqrt(apart))
         angle = self.without_angle if angle is None else angle
         weights = (1 - t, t) if angle is None else circle(t, angle)
+        largest = max(map(abs, weights))
+        if largest > _MOST * max(abs(1 - t), abs(t)):
+            self._opposed.append((largest, part.name))
         return lambda each: weighted_sum(each.deltas, weights)
+
+    def doubts(self) -> list[str]:
+        """Where the task vectors are nearly opposite, so that no great circle is determined."""
+        if not self._opposed:
+            return []
+        largest, name = max(self._opposed)
+        return [
+            f"In {len(self._opposed)} tensors, such as {name}, the task vectors point in nearly opposite directions. There the great "
+            f"circle is determined by their rounding, and the coefficients are up to {largest:.2g}. Pass --method linear."
+        ]
 
 
 class NuSlerpOfMergekit(NuSlerp):

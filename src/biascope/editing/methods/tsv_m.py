@@ -15,7 +15,8 @@ from biascope.editing.methods.ties import LAMBDA
 class TsvM(Method):
     """``U⊥ Σ V⊥ᵀ``: the ``⌊r/T⌋`` largest singular triplets of each of T task matrices side by side, U and V made orthogonal.
 
-    The orthogonal matrix nearest to U is its polar factor. What is no matrix gets the mean.
+    The orthogonal matrix nearest to U is its polar factor. Triplets of zero, and directions that tasks have in common, add no others.
+    What is no matrix gets the mean.
     """
 
     settings: ClassVar[tuple[MethodSetting, ...]] = (LAMBDA,)
@@ -41,7 +42,9 @@ class TsvM(Method):
         left = torch.cat([u[:, :rank] for u, _, _ in triplets], 1)
         sizes = torch.cat([s[:rank] for _, s, _ in triplets])
         right = torch.cat([v[:rank] for _, _, v in triplets])
-        return constant(scale * (polar(left) * sizes) @ polar(right))
+        # Where a task has no singular value, its vectors are arbitrary: they must not turn those of the others.
+        known = sizes > sizes.max() * max(part.shape) * torch.finfo(part.dtype).eps
+        return constant(scale * (polar(left[:, known]) * sizes[known]) @ polar(right[known]))
 
     def doubts(self) -> list[str]:
         """Where a task gets no singular vector."""
@@ -54,14 +57,15 @@ class TsvM(Method):
 
 
 def polar(matrix: Tensor) -> Tensor:
-    """The matrix with orthonormal columns, or rows, that is nearest to a matrix.
+    """The matrix with orthonormal columns, or rows, that is nearest to a matrix; without the directions that the matrix lacks.
 
     Example:
         >>> torch.allclose(polar(torch.tensor([[2.0, 0.0], [0.0, -3.0]])), torch.tensor([[1.0, 0.0], [0.0, -1.0]]))
         True
     """
-    left, _, right = torch.linalg.svd(matrix, full_matrices=False)
-    nearest: Tensor = left @ right
+    left, sizes, right = torch.linalg.svd(matrix, full_matrices=False)
+    known = sizes > 8 * max(matrix.shape) * torch.finfo(matrix.dtype).eps  # of unit vectors, the same in several tasks
+    nearest: Tensor = left[:, known] @ right[known]
     return nearest
 
 

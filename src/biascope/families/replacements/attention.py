@@ -9,7 +9,7 @@ from torch import Tensor
 
 from biascope.families.replacements._kind import Found, FunctionCall, Kind
 
-_MASKED = -1e4  # scores below are masks
+_MASKED = 80.0  # below the largest score of a row, a score is a mask: models add −100, −10⁴ or −∞
 
 
 def _found(call: FunctionCall) -> Found | None:
@@ -25,7 +25,8 @@ def _uniform(call: FunctionCall) -> Any:
         return call.changed(0, "query", torch.zeros_like(call.given(0, "query"))).result()
     if call.name == "softmax":
         scores = call.x
-        return call.changed(0, "input", torch.where(scores < _MASKED, scores, torch.zeros_like(scores))).result()
+        masked = scores < scores.amax(-1, keepdim=True) - _MASKED
+        return call.changed(0, "input", torch.where(masked, scores, torch.zeros_like(scores))).result()
     return _without_queries(call).result()
 
 
