@@ -122,7 +122,7 @@ def _read(
     reading: Reading,
     run: Run,
 ) -> Candidates:
-    """By the kind of model that the base is."""
+    """The candidates that fit the kind of the base model."""
     if not _is_encoder(start, reading):
         return _built(start, known, places, control, reading, run)
     if reading.model is None and (language := language_models_of(start, known)) is not None:
