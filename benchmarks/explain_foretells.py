@@ -713,6 +713,8 @@ def printed(found: dict[str, Any]) -> None:
     """The tables of `benchmarks/RESULTS.md`."""
 
     def words(each: list[float]) -> str:
+        if math.isnan(each[0]):
+            return "no edit changes it"
         return "{:.2f} ({:.2f} to {:.2f})".format(*each).replace("-", "−")
 
     print(
@@ -744,24 +746,28 @@ def drawn(rows: list[dict[str, Any]], found: dict[str, Any], path: Path) -> None
     """Foretold against realised change, one panel for each hypothesis."""
     from biascope.results import draw
 
-    table, kinds = columns(rows), {}
-    figure = draw.blank(6.4, "One point for each edit. Lines: no change.")
+    table = columns(rows)
+    named = np.array([kind.split(" → ")[0] for kind in table["kind"]])
+    figure = draw.blank(7.0, "One point for each edit. Lines: no change.")
     for place, each in enumerate(found["hypotheses"]):
         axes = figure.add_subplot(2, 2, place + 1)
-        x, y = table[each["row"]], table[each["outcome"]]
-        for kind in dict.fromkeys(table["kind"]):
-            kinds.setdefault(kind.split(" → ")[0], len(kinds))
-        colours = [kinds[kind.split(" → ")[0]] for kind in table["kind"]]
-        axes.scatter(x, 100 * y, c=colours, cmap="tab10", s=14, vmin=0, vmax=9)
+        for number, kind in enumerate(dict.fromkeys(named)):
+            own = named == kind
+            axes.scatter(
+                table[each["row"]][own], 100 * table[each["outcome"]][own], s=14, color=f"C{number}", label=kind
+            )
         axes.axhline(0, lw=0.5, color="grey")
         axes.axvline(0, lw=0.5, color="grey")
         axes.set_xlabel(f"foretold change: {ROWS[each['row']]}", size=8)
         axes.set_ylabel(f"{OUTCOMES[each['outcome']]}, points", size=8)
-        axes.set_title("{:.2f} ({:.2f} to {:.2f})".format(*each["spearman"]), size=9)
+        axes.set_title("{:.2f} ({:.2f} to {:.2f})".format(*each["spearman"]).replace("-", "−"), size=9)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=3, fontsize=7)
     figure.savefig(path, dpi=110)
 
 
 def main() -> None:
+    warnings.filterwarnings("ignore", "All-NaN slice")  # a baseline that no edit changes
     warnings.filterwarnings("ignore", "Edited does not use")  # no positions: those weights stay unused
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=Path, nargs="+", help="where rows are appended; with --keep, all such files")
@@ -791,7 +797,8 @@ def main() -> None:
         printed(found := verdicts(rows))
         if not options.develop:
             text = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
-            HERE.write_text(f'{{"results": {json.dumps(found)},\n"rows": [\n{text}\n]}}\n')
+            plain = json.loads(json.dumps(found), parse_constant=lambda _: None)
+            HERE.write_text(f'{{"results": {json.dumps(plain)},\n"rows": [\n{text}\n]}}\n')
     else:
         measured(options)
 
