@@ -651,3 +651,37 @@ def test_a_layer_that_is_not_the_last_is_no_head(folder, layers):
     words = [word if word != "net.py:build" else "deep.py:build" for word in CHECK]
     told = r"--head must name the last layer, but the outputs of the network are not those of '2'"
     refused(folder, told, *words, "--data", "a.npz", "--head", "2")
+
+
+def test_adapters_of_own_networks_are_checked_as_the_models_that_they_make(folder):
+    """With factors on one layer and the last layer whole, alone and beside a whole model."""
+    base = load_file("base.safetensors")
+    for seed, name in enumerate(("one", "two"), 20):
+        down, up = (0.4 * normal(*shape, seed=seed + at).float() for at, shape in enumerate(((2, 36), (8, 2))))
+        last = base["last.weight"] + 0.2 * normal(3, 8, seed=seed, dtype=torch.float32)
+        Path(name).mkdir()
+        factors = {"first.lora_A.weight": down, "first.lora_B.weight": up, "last.weight": last}
+        tensors = {f"base_model.model.{key}": each.contiguous() for key, each in factors.items()}
+        save_file(tensors, f"{name}/adapter_model.safetensors")
+        Path(name, "adapter_config.json").write_text('{"peft_type": "LORA", "r": 2, "lora_alpha": 3}')
+        whole = {**base, "first.weight": base["first.weight"] + 1.5 * up @ down, "last.weight": last}
+        save_file(whole, f"{name}-whole.safetensors")
+    for head in ("", "last"):
+        reading = Reading(model="net.py:build", head=head or None, samples=40)
+        ours, theirs = (
+            candidates_of(Path("base.safetensors"), list(map(Path, names)), ["a.npz"], reading, run=CPU)
+            for names in (("one", "two-whole.safetensors"), ("one-whole.safetensors", "two-whole.safetensors"))
+        )
+        for one, other in zip(ours.vectors.values(), theirs.vectors.values(), strict=True):
+            torch.testing.assert_close(one.deltas, other.deltas, atol=1e-6, rtol=1e-5)
+        for one, other in zip(ours.heads.values(), theirs.heads.values(), strict=True):
+            assert torch.equal(one.weight, other.weight)
+    words = ("check", "base.safetensors", "one", "two", "--data", "a.npz", "--model", "net.py:build", "--grid", "0")
+    printed = json.loads(said(*words, "--device", "cpu", "--json", "--unrelated"))
+    assert [row["model"] for row in printed["results"][0]["tables"]["models"]] == ["one", "two"]
+    short = {
+        "base_model.model.first.lora_A.weight": torch.ones(2, 9),
+        "base_model.model.first.lora_B.weight": torch.ones(8, 2),
+    }
+    save_file(short, "two/adapter_model.safetensors")
+    refused(folder, "Pass the base that the adapter was trained on", *words)

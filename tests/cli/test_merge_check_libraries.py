@@ -15,9 +15,12 @@ from reference_features import LETTERS, MARKS
 from torch import Tensor
 
 from biascope.cli.merge import app
-from biascope.editing.candidates import candidates_of
+from biascope.editing.candidates import Candidates, candidates_of, kept_by_apply
+from biascope.editing.merged_vector import merged_vector
 from biascope.editing.reading import Reading
+from biascope.families.network import Network
 from biascope.measures.merge_check import merge_check
+from biascope.measures.merge_check.next_words import merge_check_texts
 from biascope.runs.run import Run
 
 pytestmark = pytest.mark.usefixtures("hub", "unrendered_pictures")
@@ -265,3 +268,104 @@ def test_what_does_not_fit_language_models_is_told_in_one_sentence(folder: Path)
     config = json.loads(Path("b/config.json").read_text())
     Path("b/config.json").write_text(json.dumps({**config, "architectures": ["GPT2Model"]}))
     refused("All must be causal language models, or none, but b is not", "--data", "texts")
+
+
+def save_adapters(kind: str) -> None:
+    """Folders a and b with LoRA adapters of the library on base, and a-whole and b-whole with the models that it merges them to."""
+    import peft
+    import transformers
+
+    language = kind == "llama"
+    task = transformers.AutoModelForCausalLM if language else transformers.AutoModelForSequenceClassification
+    how: dict[str, dict[str, Any]] = {
+        "llama": {"task_type": "CAUSAL_LM", "target_modules": ["q_proj", "down_proj"]},
+        "bert": {"task_type": "SEQ_CLS", "target_modules": ["query", "value"], "modules_to_save": ["classifier"]},
+        "gpt2": {"task_type": "SEQ_CLS", "target_modules": ["c_attn"], "modules_to_save": ["score"], "fan_in_fan_out": True},
+    }  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        for count, name in enumerate(("a", "b"), 2):
+            of_task = {} if language else {"num_labels": count}
+            model = task.from_pretrained("base", attn_implementation="eager", **of_task)
+            special = {"use_rslora": True} if name == "a" else {"use_dora": True}
+            model = peft.get_peft_model(model, peft.LoraConfig(r=2, **how[kind], **special))
+            for key, parameter in model.named_parameters():
+                if any(part in key for part in ("lora_A", "lora_B", "modules_to_save")):
+                    parameter.data.copy_(0.4 * torch.randn_like(parameter))
+            model.save_pretrained(name)
+            model.merge_and_unload().save_pretrained(f"{name}-whole")
+            transformers.AutoTokenizer.from_pretrained("base").save_pretrained(f"{name}-whole")
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "llama"])
+def test_adapters_are_checked_as_the_models_that_peft_merges_them_to(folder: Path, kind: str) -> None:
+    if kind == "llama":
+        save_language(kind)
+    else:
+        save(kind, base="GPT2LMHeadModel" if kind == "gpt2" else "")
+    for place in (*Path("a").iterdir(), *Path("b").iterdir()):
+        place.unlink()
+    save_adapters(kind)
+    run, reading = Run(device="cpu"), Reading(samples=1000)
+    as_adapters, mixed, as_models = (
+        candidates_of(Path("base"), list(map(Path, names)), ["texts"], reading, run=run)
+        for names in (("a", "b"), ("a", "b-whole"), ("a-whole", "b-whole"))
+    )
+    assert as_adapters.compared == as_models.compared == ("words" if kind == "llama" else "classes")
+    for found in (as_adapters, mixed):
+        for one, other in zip(found.vectors.values(), as_models.vectors.values(), strict=True):
+            assert one.deltas.keys() == other.deltas.keys()
+            for name, delta in one.deltas.items():
+                torch.testing.assert_close(delta, other.deltas[name], atol=2e-6, rtol=1e-5)
+    if kind == "llama":
+        words = merge_check_texts(as_adapters.network, as_adapters.vectors, as_adapters.tasks, split="samples",  # type: ignore[arg-type]
+                                  resamples=20, run=run)  # fmt: skip
+        whole = merge_check_texts(as_models.network, as_models.vectors, as_models.tasks, split="samples",  # type: ignore[arg-type]
+                                  resamples=20, run=run)  # fmt: skip
+        np.testing.assert_allclose(words.divergence, whole.divergence, atol=1e-4)  # type: ignore[arg-type]
+        np.testing.assert_allclose(words.apart, whole.apart, atol=1.01 / 240)
+        assert words.apart.max() > 0.02
+        return
+    methods = ("ties", "iso_c lambda=1")
+    same: dict[str, Any] = {"split": "samples", "grid": None, "resamples": 20, "methods": methods, "run": run}
+    ours, theirs = (
+        merge_check(each.network, each.heads, each.vectors, each.tasks, **same) for each in (as_adapters, as_models)
+    )
+    assert ours.probed == theirs.probed == ()
+    np.testing.assert_allclose(ours.apart, theirs.apart, atol=1.01 / 60)
+    np.testing.assert_allclose(ours.methods_apart, theirs.methods_apart, atol=1.01 / 60)
+    assert ours.apart.max() > 0.05
+    # The method, through the own heads of the library's merged models.
+    vector, _ = merged_vector("iso_c", first_network(as_models).params, as_models.vectors)
+    for place, name in enumerate(as_models.vectors):
+        network, inputs = as_models.network[name], as_models.tasks[name].splits["samples"][0]  # type: ignore[index]
+        own = network(inputs, as_models.vectors[name].applied(network.params)).argmax(1)
+        merged = network(inputs, vector.applied(network.params)).argmax(1)
+        assert ours.methods_apart[place, 1] == pytest.approx(float((own != merged).double().mean()), abs=1.01 / 60)
+
+
+def first_network(known: Candidates) -> Network:
+    """The network of the first model."""
+    return known.network if isinstance(known.network, Network) else next(iter(known.network.values()))
+
+
+def test_the_command_merges_the_adapters_that_it_checked(folder: Path) -> None:
+    save("bert")
+    for place in (*Path("a").iterdir(), *Path("b").iterdir()):
+        place.unlink()
+    save_adapters("bert")
+    words = ("check", "base", "a", "b", "--data", "texts", "--grid", "0", "--device", "cpu")
+    printed = json.loads(said(*words, "--json"))
+    assert "own last layer, classifier, which is not merged" in printed["results"][0]["sentence"]
+    command = kept_by_apply(Path("base"), [Path("a"), Path("b")], "classifier")
+    assert command == ""  # nothing to name: the heads are kept apart
+    said("apply", "base", "a", "b", "--weight", "0.5", "--out", "merged")
+    assert Path("merged-heads/a/config.json").is_file()
+    settings = json.loads(Path("a/adapter_config.json").read_text())
+    Path("a/adapter_config.json").write_text(json.dumps({**settings, "task_type": "TOKEN_CLS"}))
+    asking.refused(
+        app, folder, "must classify whole samples, but its adapter_config.json has task_type TOKEN_CLS", *words
+    )
+    asking.refused(
+        app, folder, "must hold the weights of a model, but holds an adapter", "check", "a", "b", "b", *words[4:]
+    )

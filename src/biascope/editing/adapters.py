@@ -20,6 +20,7 @@ from biascope.families import weights
 from biascope.families.checkpoint import Checkpoint, StoredTensor, read_settings
 
 CONFIG = "adapter_config.json"
+_FILE = "adapter_model.safetensors"
 ADAPTER = "adapter"  # in the metadata: the hash of the adapter's file
 PREFIX = "prefix"  # in the metadata: what the names of the adapted model begin with, and those of the base do not
 _ADAPTER = r"(?:\.(?P<adapter>(?!weight$|bias$)[^.]+))?"
@@ -171,6 +172,62 @@ def on_base(model: Checkpoint, base: Checkpoint) -> Checkpoint:
             changes[name] = Zero(tuple(tensor.shape), weights.working_type(tensor.dtype))
     about = {"kind": KIND, ADAPTER: model.fingerprint(), PREFIX: prefix}
     return Checkpoint(model.name, dict(sorted(changes.items())), about, model.path)
+
+
+def adapted(model: Checkpoint, base: Checkpoint) -> Checkpoint:
+    """An adapter as the model that it makes of its base: the base with its updates, under the names of the base.
+
+    Another checkpoint comes back as it is. Sums are in float32, float64 for a base in float64.
+
+    Raises:
+        ValueError: If the adapter does not fit the base.
+
+    Example:
+        >>> import tempfile
+        >>> from biascope.families.names import held
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     factors = {"q.lora_down.weight": torch.ones(1, 2), "q.lora_up.weight": torch.ones(3, 1), "q.alpha": torch.tensor(4.0)}
+        ...     weights.save(factors, f"{folder}/a.safetensors")
+        ...     adapter = Checkpoint.open(f"{folder}/a.safetensors")
+        ...     adapted(adapter, held("base", {"q.weight": torch.ones(3, 2)})).read("q.weight").tolist()
+        [[5.0, 5.0], [5.0, 5.0], [5.0, 5.0]]
+    """
+    if not is_adapter(model):
+        return model
+    tensors = dict(base.tensors)
+    for name, change in on_base(model, base).tensors.items():
+        if isinstance(change, AdaptedWeight) and change.update is None and change.norms is None:
+            tensors[name] = change.own
+        elif not isinstance(change, Update | Scaled | AdaptedWeight | Zero):
+            tensors[name] = change  # whole, with a shape that the base does not have
+        elif not isinstance(change, Zero):
+            tensors[name] = Sum(base.tensors[name], change)
+    # A folder with an adapter is none with a model, so it is named by its file.
+    path = model.path / _FILE if model.path.is_dir() else model.path
+    return Checkpoint(model.name, dict(sorted(tensors.items())), {}, path)
+
+
+@dataclass(frozen=True, eq=False)
+class Sum:
+    """The weight of an adapted layer: that of the base and what the adapter adds."""
+
+    base: StoredTensor
+    change: StoredTensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+        return tuple(self.base.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the sum."""
+        return weights.working_type(self.base.dtype)
+
+    def slices(self, most: int) -> Iterator[Tensor]:
+        """Its values in order, at most so many at once."""
+        for start, more in zip(self.base.slices(most), self.change.slices(most), strict=True):
+            yield start.to(self.dtype) + more.to(self.dtype)
 
 
 @dataclass(frozen=True, eq=False)

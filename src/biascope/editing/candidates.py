@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from biascope.editing.adapters import require_no_adapter
+from biascope.editing.adapters import adapted, is_adapter, on_base, require_no_adapter
 from biascope.editing.classifiers import Classifier, classifiers_of, require_one_class
 from biascope.editing.encoder_source import NAMES, encoder_of
 from biascope.editing.encoders.encoder import Encoder
@@ -79,7 +79,7 @@ def candidates_of(
 
     Args:
         base: The pre-trained checkpoint, or a folder that :func:`biascope.editing.encoder_source.encoder_of` reads.
-        models: Fine-tuned checkpoints or saved task vectors, at least two.
+        models: Fine-tuned checkpoints, saved task vectors or LoRA adapters, at least two.
         sets: One data set for each model, or one for all.
         reading: How they are read.
         control: A data set outside all tasks.
@@ -101,17 +101,16 @@ def candidates_of(
     if reading.samples < 2:
         raise ValueError(f"--samples must be at least 2, got {reading.samples}. Pass --samples 1000.")
     start, ends = Checkpoint.open(base), [Checkpoint.open(path) for path in models]
-    for each in (start, *ends):
-        require_no_adapter(
-            each, "Write the fine-tuned model first: biascope merge apply BASE ADAPTER=1 --out model.safetensors."
-        )
+    require_no_adapter(start, "Pass the model that it was trained on as BASE.")
     if is_vector(start):
         raise ValueError(f"The base must hold weights, but {start.name} holds a task vector. Pass its base first.")
     _expect_memory(start, len(ends), run)
     names = distinct(each.label for each in ends)
     places = dict(zip(names, sets if len(sets) > 1 else list(sets) * len(names), strict=True))
-    found = _read(start, dict(zip(names, ends, strict=True)), places, control, reading, run)
-    return dataclasses.replace(found, notes=(*found.notes, *told_of_precision(start, ends)))
+    whole = {name: adapted(end, start) for name, end in zip(names, ends, strict=True)}
+    found = _read(start, whole, places, control, reading, run)
+    precision = told_of_precision(start, [end for end in ends if not is_adapter(end)])
+    return dataclasses.replace(found, notes=(*found.notes, *precision))
 
 
 def _read(
@@ -149,7 +148,8 @@ def kept_by_apply(base: Path, models: Sequence[Path], head: str) -> str | None:
         A pattern of names; empty where each model's head is kept apart without being named; none where names do not fit, which the
         reader of an encoder bridges.
     """
-    start, ends = Checkpoint.open(base), [Checkpoint.open(model) for model in models]
+    start = Checkpoint.open(base)
+    ends = [on_base(Checkpoint.open(model), start) for model in models]
     for pattern in ("", f"{head}.*") if head else ("",):
         kept = {name for each in (start, *ends) for name in each.tensors if fnmatch.fnmatchcase(name, pattern)}
         try:
@@ -280,7 +280,7 @@ def _encoded(
         how |= {"root": run.data_root, "head": reading.head}
         if reading.model is None and model.path.is_dir():
             return encoder_of(model.path, **how)
-        return encoder_of(reading.model or folder, weights_file=model.path, **how)
+        return encoder_of(reading.model or folder, weights_file=model, **how)
 
     encoder = opened(start)
     network, vectors = encoder.network, {}

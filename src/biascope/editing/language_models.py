@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from biascope.data.text import plain_texts
+from biascope.editing.classifiers import has_classes
 from biascope.editing.encoder_source import stored_weights
 from biascope.editing.stream import is_vector
 from biascope.editing.unlabelled import SPLIT, split_of
@@ -55,20 +56,22 @@ def language_models_of(start: Checkpoint, models: Mapping[str, Checkpoint]) -> L
         return None
     transformers = library(str(folder))
     own = {name: _folder_of(model, folder) for name, model in {"": start, **models}.items()}
-    causal = {name: _is_causal(place, transformers) for name, place in own.items()}
+    # Weights without a configuration have that of the base, unless they hold the head of a classifier.
+    classify = {name for name, model in models.items() if own[name] == folder and has_classes(model, start)}
+    causal = {name: _is_causal(place, transformers) and name not in classify for name, place in own.items()}
     files = [name for name, model in models.items() if (model.path / "config.json").is_file()]
-    if not any(causal[name] for name in files or [""]):  # classifiers may have a language model as their base
+    if not any(causal[name] for name in files or models):  # classifiers may have a language model as their base
         return None
     if others := [name or start.name for name, known in causal.items() if not known]:
         raise ValueError(
             f"All must be causal language models, or none, but {listed(others)} is not. Pass models of one kind and their base."
         )
     networks = {
-        name: _network(transformers, own[name], None if model.path.is_dir() else stored_weights(model.path))
+        name: _network(transformers, own[name], None if model.path.is_dir() else stored_weights(model))
         for name, model in {"": start, **models}.items()
         if not is_vector(model)
     }
-    tokenizers = {name: _tokenizer(own[name], folder, transformers) for name in models}
+    tokenizers = {name: _tokenizer(model.beside("."), folder, transformers) for name, model in models.items()}
     return LanguageModels(networks.pop(""), networks, tokenizers)
 
 

@@ -45,7 +45,8 @@ ACCURACY_HELP = (
 def check(
     base: Base,
     models: Annotated[
-        list[Path], typer.Argument(help="Models fine-tuned from the base, or saved task vectors; two or more.")
+        list[Path],
+        typer.Argument(help="Models fine-tuned from the base, LoRA adapters, or saved task vectors; two or more."),
     ],
     *,
     data: SeveralData,
