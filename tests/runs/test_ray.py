@@ -89,7 +89,7 @@ def training(log: Path, nodes: int = 0, kill: str = "", hang_on: str = ""):
             file.write(f"{','.join(keys)};{os.getpid()};{place}\n")
         if first and kill in keys:
             os.kill(os.getpid(), signal.SIGKILL)
-        deadline = time.monotonic() + (600 if place == hang_on else 40)
+        deadline = time.monotonic() + (600 if place == hang_on else 200)
         while place == hang_on or len({line.split(";")[2] for line in log.read_text().splitlines()}) < nodes:
             assert time.monotonic() < deadline
             time.sleep(0.02)
