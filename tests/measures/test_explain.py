@@ -182,9 +182,10 @@ def test_networks_share_their_draws() -> None:
     assert np.nanmax(np.abs(result.changes[same])) < 1e-9
 
 
-def test_a_constant_network_is_refused() -> None:
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_a_constant_network_is_refused(outputs: int) -> None:
     def build() -> nn.Module:
-        last = nn.Linear(4, 1)
+        last = nn.Linear(4, outputs)
         nn.init.zeros_(last.weight)
         return nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.ReLU(), last)
 
