@@ -11,6 +11,7 @@ from networks_under_test import normal
 from biascope.editing.doctor import diagnosis_of
 from biascope.editing.doctor.changes import Broken, changes_of
 from biascope.editing.doctor.diagnosis import CASES, CLEAN, FAULT, UNSEEN, WARNING, Diagnosis, Sign
+from biascope.editing.merge import merge
 from biascope.families import weights
 from biascope.families.checkpoint import Checkpoint, Held, Region
 from biascope.runs.run import Run
@@ -144,6 +145,28 @@ def test_one_wrong_layer_among_many_is_found(tmp_path, times):
         (sign,) = (sign for sign in found.findings if sign.case == "alpha_lost")
         assert sign.key == "model.7.q"
         assert sign.says.startswith("In 1 of 20 layers")
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_an_output_that_is_no_sum_has_no_faults_of_a_sum(tmp_path, recorded):
+    """TIES leaves a layer as in the base where it trims all of it: no layer is lost, and no scale is wrong."""
+    base = start()
+    # The second layer moves so little that trimming over the whole model drops it.
+    size = dict(zip(base, (0.1, 1e-4), strict=True))
+    for name, seed in (("a", 5), ("b", 6)):
+        moved = {key: part + size[key] * normal(*part.shape, seed=seed).float() for key, part in base.items()}
+        model(tmp_path / name, moved)
+    model(tmp_path / "base", base)
+    start_, *models = (Checkpoint.open(tmp_path / name) for name in ("base", "a", "b"))
+    found = merge(start_, [(each, None) for each in models], tmp_path / "out", method="ties", run=QUIET)
+    assert found.changed.min() == 0 < found.changed.max()
+    if not recorded:  # as another program writes it
+        model(tmp_path / "other", Checkpoint.open(tmp_path / "out").params())
+    merged = tmp_path / ("out" if recorded else "other")
+    known = {tmp_path / "a": 0.5, tmp_path / "b": 0.5}
+    diagnosis = diagnosis_of(list(known), base=tmp_path / "base", merged=merged, coefficients=known, run=QUIET)
+    assert not any(level == FAULT for _, level in findings(diagnosis))
+    assert {diagnosis.status(case) for case in ("scaled_twice", "variant_lost", "alpha_lost")} == {UNSEEN}
 
 
 def test_the_base_may_be_one_of_the_folders_and_names_may_be_alike(tmp_path):

@@ -44,6 +44,7 @@ class LoraScale:
     usual: float
 
 
+_SUM = 0.95  # of the change of an output, at least, that sums with weights of their own in each layer explain
 # What may have gone wrong: the case, the factor by which an update is then too large, and in words.
 _FAULTS = (
     ("scaled_twice", lambda scale: scale.value, "the scale s = {s} applied twice"),
@@ -80,6 +81,9 @@ def signs_of_output(
         scales: Of each adapter by layer; empty for whole models.
         plain: Changes of the output and of sources without the norms of DoRA, if any has them.
     """
+    if other := _other_than_a_sum(changes, merged, sources):
+        yield from (Sign(case, UNSEEN, other) for case in _ADVICE)
+        return
     yield from _lost_layers(changes, merged, sources)
     weights = [source.weight for source in sources]
     known = None not in weights or len(sources) == 1
@@ -112,6 +116,27 @@ def fit_of(changes: Changes, merged: Folder, sources: Sequence[Folder]) -> Itera
         yield f"By least squares, the change of {merged.name} is {total}, which explains {percent(max(share, 0.0))} of ‖τ‖².".replace(
             "+ -", "− "
         )
+
+
+def _other_than_a_sum(changes: Changes, merged: Folder, sources: Sequence[Folder]) -> str:
+    """Why an output cannot be judged as a weighted sum; empty where it can.
+
+    TIES and others drop changes on purpose, so what a sum would have is missing without a fault.
+    """
+    method = merged.checkpoint.metadata.get("method", "") if merged.checkpoint is not None else ""
+    if method and method != "linear":
+        return f"{merged.name} was merged by {method}, which makes no weighted sum."
+    moved = changes.products[changes.changed[:, 0] > 0]
+    total = float(moved[:, 0, 0].sum())
+    if merged.adapted or len(sources) < 2 or not total > 0:
+        return ""
+    explained = sum(float(each[0, 1:] @ np.linalg.pinv(each[1:, 1:], hermitian=True) @ each[0, 1:]) for each in moved)
+    if explained >= _SUM * total:
+        return ""
+    return (
+        f"Weighted sums of the sources explain {percent(explained / total)} of the change of {merged.name}, with weights of their own in "
+        "each layer. So it is no such sum, or mostly rounding."
+    )
 
 
 def _norms_ignored(merged: Folder, sources: Sequence[Folder]) -> Iterator[Sign]:
