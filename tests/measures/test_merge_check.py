@@ -16,7 +16,7 @@ from biascope.editing.vectors import TaskVector
 from biascope.families.network import Network
 from biascope.measures.merge_check import likely_labels, merge_check
 from biascope.measures.merge_check.forecast import SIGNS_RIGHT, TESTED, WITH_ACCURACIES, WITHOUT, forecast
-from biascope.measures.merge_check.methods import recommendation_of, recommended
+from biascope.measures.merge_check.methods import compared_methods, recommendation_of, recommended
 from biascope.measures.merge_check.result import MergeCheck
 from biascope.measures.merge_check.verdict import GRADES, graded, verdict_of
 from biascope.results.estimate import Estimate, proportion
@@ -655,6 +655,21 @@ def test_a_better_method_is_named_with_a_paired_interval(side_by_side: MergeChec
     assert "sce changes least: 45 % of predictions on average, 5 points less than ties lambda=1" in recommendation_of(
         better
     )
+
+
+def test_a_method_that_changes_no_sample_is_not_known_to_change_none(side_by_side: MergeCheck) -> None:
+    """Resamples of samples that all agree have no spread, and show nothing of others."""
+    found = dataclasses.replace(
+        side_by_side,
+        methods=("ties",),
+        scales=("",),
+        methods_apart=np.zeros((2, 1)),
+        methods_resampled=np.zeros((2, 1, side_by_side.methods_resampled.shape[-1])),
+    )
+    shown = found.headline()["method_change:ties"]
+    assert shown.low == 0 < shown.high < 0.1
+    rows = compared_methods(found)
+    assert all(rows[1][name].low < rows[1][name].high for name in ("mean_change", "worst_change", "way"))
 
 
 def test_methods_that_cannot_be_compared_are_refused() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from biascope.editing import methods
 from biascope.editing.methods._settings import Assigned
-from biascope.results.estimate import Estimate
+from biascope.results.estimate import Estimate, proportion
 from biascope.results.wording import listed, percent
 
 if TYPE_CHECKING:
@@ -54,17 +54,28 @@ def compared_methods(check: MergeCheck) -> list[dict[str, Any]]:
     """A row for each method, the suggested coefficient first: changes on average and at worst, and the share of the way."""
     rows, (apart, drawn) = [], _distances(check)
     start, drawn_start = check.apart[:, 0].mean(), check.resampled[:, 0].mean(0)
+    classes = check.compared == "classes"
     for place, name in enumerate(_names(check)):
+        mean, worst = float(apart[:, place].mean()), int(apart[:, place].argmax())
+        # Resamples of samples that all agree have no spread; Wilson's interval of a share has.
+        changed = proportion(mean, sum(check.points)) if classes else Estimate.from_draws(mean, drawn[:, place].mean(0))
         way = None
         if start:
             way = Estimate.from_draws(
-                1 - float(apart[:, place].mean() / start), 1 - drawn[:, place].mean(0) / np.maximum(drawn_start, 1e-9)
+                1 - mean / float(start), 1 - drawn[:, place].mean(0) / np.maximum(drawn_start, 1e-9)
             )
+            if classes and not way.low < way.high:
+                way = Estimate(
+                    way.value, changed.standard_error / start, 1 - changed.high / start, 1 - changed.low / start
+                )
+        most = float(apart[worst, place])
         rows.append(
             {
                 "method": name,
-                "mean_change": Estimate.from_draws(float(apart[:, place].mean()), drawn[:, place].mean(0)),
-                "worst_change": Estimate.from_draws(float(apart[:, place].max()), drawn[:, place].max(0)),
+                "mean_change": changed,
+                "worst_change": proportion(most, check.points[worst])
+                if classes
+                else Estimate.from_draws(most, drawn[:, place].max(0)),
                 "way": way,
             }
         )
