@@ -134,8 +134,8 @@ def _other_than_a_sum(changes: Changes, merged: Folder, sources: Sequence[Folder
     if explained >= _SUM * total:
         return ""
     return (
-        f"Weighted sums of the sources explain {percent(explained / total)} of the change of {merged.name}, with weights of their own in "
-        "each layer. So it is no such sum, or mostly rounding."
+        f"Weighted sums of the sources explain {percent(explained / total)} of the change of {merged.name}, with weights of their own "
+        "in each layer. So it is no such sum, or mostly rounding."
     )
 
 
