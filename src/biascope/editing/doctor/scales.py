@@ -21,7 +21,7 @@ _NOISE = 5  # standard errors by which rounding may move the scale of a layer
 _MOST = 0.9  # share of layers that must agree
 _ALIKE = 0.3  # cosine of the output's change with the expected one, below which it is no sum of the sources
 _LEAST = 0.01  # weight of a source below which it counts as absent
-_CLOSE = 1e6  # condition number from which sources cannot be told from each other
+_CLOSE = 1e6  # condition number from which sources count as equal
 _PEFT_ALPHA = 8  # lora_alpha where a configuration lacks it
 
 
